@@ -1,0 +1,206 @@
+"""Playing: worlds × policies → fragments. Every placement collects through here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from remuda import rng
+from remuda.fragment import Fragment, Origin, Purpose, blank, cut
+from remuda.game import Game
+from remuda.policy import Choice, Policy, Sight
+from remuda.rng import Keys, Stream
+
+STREAMS = {Purpose.TRAIN: Stream.TRAIN, Purpose.EVALUATE: Stream.EVALUATE}
+
+
+@dataclass(frozen=True)
+class Seat:
+    """Who plays for neighbouring agents of a group."""
+
+    group: int
+    first: int
+    last: int
+    policy: Policy
+
+
+@dataclass(frozen=True)
+class Task:
+    """Episodes to play; each decides its own world and all of its chance."""
+
+    episodes: tuple[int, ...]
+    purpose: Purpose = Purpose.TRAIN
+    exploration: float | None = None  # see Sight
+
+
+@dataclass(frozen=True)
+class Manner:
+    """How turns are played."""
+
+    seed: int
+    worlds: int  # of the whole plan: episode e is played in world e % worlds
+    parallel_actions: bool = True
+    one_by_one: bool = False  # one agent's forward pass at a time
+
+
+class Player:
+    """Plays one set of worlds. A turn's work is done in place, in the fragments it will hand over."""
+
+    def __init__(self, game: Game, seats: Sequence[Seat], manner: Manner) -> None:
+        self.game = game
+        self.seats = seats
+        self.manner = manner
+        self.frames = [
+            max([seat.policy.frames for seat in seats if seat.group == g], default=1)
+            for g in range(len(game.spec.groups))
+        ]
+        self.task: Task | None = None
+
+    def start(self, task: Task) -> None:
+        """Begin the task's episodes, one per world of this player's game."""
+        manner, spec = self.manner, self.game.spec
+        self.task = task
+        episodes = np.array(task.episodes, np.int64)
+        stream = STREAMS[task.purpose]
+        keys = rng.keys(rng.keys(rng.key(manner.seed, stream), episodes % manner.worlds), episodes)
+        self.game.reset(np.arange(self.game.worlds), keys)
+        acting = rng.keys(rng.key(manner.seed, Stream.ACT, int(stream)), episodes)
+        self._keys: list[Keys] = [
+            rng.keys(acting[:, None], spec.first_agent(g) + np.arange(group.size))
+            for g, group in enumerate(spec.groups)
+        ]  # per group (worlds, agents)
+        self._ages = [np.zeros((self.game.worlds, group.size), np.int64) for group in spec.groups]
+        self._tails: list[Fragment | None] = [None] * len(spec.groups)
+        self._turn = 0
+
+    def room(self, turns: int | None = None) -> list[Fragment]:
+        """Empty fragments, one per group, for the next `turns` turns (default: a whole episode)."""
+        assert self.task is not None, "start a task first"
+        episodes = np.array(self.task.episodes, np.int64)
+        fragments = []
+        for g, group in enumerate(self.game.spec.groups):
+            origin = Origin(g, episodes % self.manner.worlds, episodes, self._turn, self.task.purpose)
+            before = self.frames[g] - 1
+            names = sorted({n for seat in self.seats if seat.group == g for n in seat.policy.extras})
+            fragments.append(
+                blank(origin, group, turns or self.game.spec.turns, before, tuple(names))
+            )
+        return fragments
+
+    def play(
+        self, out: Sequence[Fragment], stop: Callable[[], None] = lambda: None
+    ) -> list[Fragment]:
+        """Play until `out` is full or every world is over; returns `out` cut to the turns played.
+
+        `stop` is called every turn and may raise.
+        """
+        for g, fragment in enumerate(out):
+            self._carry_over(g, fragment)
+        turn = 0
+        while turn < out[0].turns and not self.game.over.all():
+            stop()
+            self._play_turn(out, turn)
+            turn += 1
+            self._turn += 1
+        fragments = []
+        for g, fragment in enumerate(out):
+            if turn:
+                self._collect_signals(g, fragment, turn - 1, 0, self.game.spec.groups[g].size)
+            self._observe(g, fragment, turn, 0, self.game.spec.groups[g].size)
+            fragment.metrics[:] = self.game.signals[g].metrics
+            fragments.append(cut(fragment, slice(None), turn))
+            self._tails[g] = fragments[g]
+        return fragments
+
+    def _carry_over(self, g: int, fragment: Fragment) -> None:
+        """Put the last frames of the previous slice before the first turn of this one."""
+        tail = self._tails[g]
+        if tail is not None and fragment.before:
+            have = min(fragment.before, len(tail.obs) - 1)
+            fragment.obs[fragment.before - have : fragment.before] = tail.obs[-1 - have : -1]
+
+    def _play_turn(self, out: Sequence[Fragment], turn: int) -> None:
+        game, groups = self.game, self.game.spec.groups
+        game.begin()
+        keys = [rng.keys(keys, self._turn) for keys in self._keys]
+        if self.manner.parallel_actions:
+            for g, group in enumerate(groups):
+                self._look(g, out[g], turn, 0, group.size)
+            for g in range(len(groups)):
+                self._choose(g, out[g], turn, keys[g])
+            for g, group in enumerate(groups):
+                game.act(g, 0, group.size, out[g].actions[turn])
+        else:
+            for g, group in enumerate(groups):
+                for i in range(group.size):
+                    self._look(g, out[g], turn, i, i + 1)
+                    self._choose_one(g, out[g], turn, keys[g], i)
+                    game.act(g, i, i + 1, np.ascontiguousarray(out[g].actions[turn, :, i : i + 1]))
+        game.end()
+
+    def _look(self, g: int, fragment: Fragment, turn: int, first: int, last: int) -> None:
+        """Agents observe; what reached them since they last did belongs to the turn before."""
+        if turn:
+            self._collect_signals(g, fragment, turn - 1, first, last)
+        self._observe(g, fragment, turn, first, last)
+        signals = self.game.signals[g]
+        fragment.alive[turn, :, first:last] = signals.alive[:, first:last] & ~self.game.over[:, None]
+        fragment.ages[turn, :, first:last] = self._ages[g][:, first:last]
+
+    def _observe(self, g: int, fragment: Fragment, turn: int, first: int, last: int) -> None:
+        group = self.game.spec.groups[g]
+        place = fragment.obs[fragment.before + turn]
+        whole = last - first == group.size
+        out = place if whole else np.empty((self.game.worlds, last - first, *group.obs_shape), place.dtype)
+        self.game.observe(g, first, last, out)
+        if not whole:
+            place[:, first:last] = out
+        if fragment.mask is not None:
+            allowed = np.ones((self.game.worlds, last - first, group.actions), np.bool_)
+            self.game.mask(g, first, last, allowed)
+            fragment.mask[turn, :, first:last] = allowed
+
+    def _collect_signals(self, g: int, fragment: Fragment, turn: int, first: int, last: int) -> None:
+        signals = self.game.signals[g]
+        agents = slice(first, last)
+        alive = fragment.alive[turn, :, agents]
+        fragment.rewards[turn, :, agents] = signals.rewards[:, agents]
+        ended = signals.terminated[:, agents] | signals.truncated[:, agents]
+        fragment.terminated[turn, :, agents] = signals.terminated[:, agents] & alive
+        fragment.truncated[turn, :, agents] = signals.truncated[:, agents] & ~signals.terminated[:, agents] & alive
+        ages = self._ages[g][:, agents]
+        ages[:] = np.where(ended | ~signals.alive[:, agents] | ~alive, 0, ages + 1)
+        for array in (signals.rewards, signals.terminated, signals.truncated):
+            array[:, agents] = 0
+
+    def _choose(self, g: int, fragment: Fragment, turn: int, keys: Keys) -> None:
+        """Every agent of a group chooses: stacked, or one after another."""
+        for seat in self.seats:
+            if seat.group == g and not self.manner.one_by_one:
+                self._ask(seat, fragment, turn, keys, seat.first, seat.last)
+        if self.manner.one_by_one:
+            for i in range(self.game.spec.groups[g].size):
+                self._choose_one(g, fragment, turn, keys, i)
+
+    def _choose_one(self, g: int, fragment: Fragment, turn: int, keys: Keys, agent: int) -> None:
+        for seat in self.seats:
+            if seat.group == g and seat.first <= agent < seat.last:
+                self._ask(seat, fragment, turn, keys, agent, agent + 1)
+
+    def _ask(self, seat: Seat, fragment: Fragment, turn: int, keys: Keys, first: int, last: int) -> None:
+        assert self.task is not None
+        policy, now = seat.policy, fragment.before + turn
+        sight = Sight(
+            obs=fragment.obs[now - policy.frames + 1 : now + 1, :, first:last],
+            ages=self._ages[seat.group][:, first:last],
+            mask=None if fragment.mask is None else fragment.mask[turn, :, first:last],
+            keys=np.ascontiguousarray(keys[:, first:last]),
+            exploration=self.task.exploration,
+        )
+        choice: Choice = policy.act(sight, first - seat.first, last - seat.first)
+        fragment.actions[turn, :, first:last] = choice.actions
+        fragment.versions[turn, first:last] = policy.version
+        for name, values in choice.extras.items():
+            fragment.extras[name][turn, :, first:last] = values

@@ -1,0 +1,129 @@
+"""The plan: everything that decides what is computed, validated; YAML, flags and keywords meet here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from remuda.errors import ConfigError, UnknownName
+
+
+class Options(BaseModel):
+    """A frozen set of named values; unknown names and wrong types are one-sentence errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @classmethod
+    def read(cls, values: Mapping[str, Any], owner: str) -> Self:
+        """Validate `values`; `owner` says in errors whose options these are."""
+        for name in values:
+            if name not in cls.model_fields:
+                raise UnknownName(f"option of {owner}", name, cls.model_fields)
+        try:
+            options = cls(**values)
+        except ValidationError as error:
+            raise ConfigError(_sentence(error, owner)) from None
+        options.check()
+        return options
+
+    def check(self) -> None:
+        """Raise ConfigError where values that are fine alone contradict each other."""
+
+
+def _sentence(error: ValidationError, owner: str) -> str:
+    first = error.errors()[0]
+    name = str(first["loc"][0]) if first["loc"] else "?"
+    message = first["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
+    return f"{name}={first['input']!r} ({owner}) should be {message}"
+
+
+class Plan(Options):
+    """What is to be computed, and where. The first part decides the result, the second only the speed."""
+
+    game: str = Field(description="a shipped game, or module:entry of your own")
+    options: dict[str, Any] = Field({}, description="options of the game")
+    worlds: int = Field(16, ge=1, description="copies of the game played side by side")
+    total_episodes: int = Field(4000, ge=1, description="episodes to train for, over all worlds")
+    seed: int = Field(0, ge=0, lt=2**63, description="decides every random number of the run")
+    learner: str = Field("iqn", description="who plays and learns, unless `learners` says otherwise")
+    learners: dict[str, str] = Field({}, description="per agent or range of agents, e.g. {0-3: iqn, 4: random}")
+    learner_options: dict[str, dict[str, Any]] = Field({}, description="options of each learner, by its name")
+    episodes_per_update: int | None = Field(None, ge=1, description="episodes in a round; default: worlds")
+    updates_per_episode: float = Field(1.0, gt=0, le=1000, description="gradient steps per agent and episode")
+    lag: int = Field(0, ge=0, le=1, description="1: collect the next round while the last one trains")
+    parallel_actions: bool = Field(True, description="all agents observe at the start of the turn")
+    precision: Literal["fp32", "bf16"] = Field("fp32", description="of the matrix products")
+
+    engine: str = Field("vectorized", description="where collecting and learning happen")
+    n_workers: int | None = Field(None, ge=1, le=4096, description="threads or processes; default: the cores")
+    deterministic: bool = Field(False, description="wait so that every engine gives the same weights")
+    device: Literal["cpu", "cuda", "auto"] = Field("auto", description="where the networks live")
+
+    evaluate_every: int = Field(0, ge=0, description="episodes between evaluations; 0: only at the end")
+    evaluate_episodes: int = Field(64, ge=1, description="episodes per evaluation")
+    checkpoint_every: int = Field(1000, ge=1, description="episodes between checkpoints")
+    keep_checkpoints: int = Field(2, ge=1, description="how many checkpoints to keep, besides the best")
+
+    @property
+    def round_episodes(self) -> int:
+        """Episodes collected before each round of updates."""
+        return min(self.episodes_per_update or self.worlds, self.total_episodes)
+
+    @property
+    def rounds(self) -> int:
+        """Rounds in the whole run; the last one may be shorter."""
+        return -(-self.total_episodes // self.round_episodes)
+
+    def updates_due(self, episodes: int) -> int:
+        """Gradient steps every agent has made once `episodes` were taken in."""
+        return int(episodes * self.updates_per_episode + 1e-9)
+
+    def episodes_after(self, rounds: int) -> int:
+        """Episodes collected after so many rounds."""
+        return min(rounds * self.round_episodes, self.total_episodes)
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The mapping in a YAML file; tags that would build objects are refused."""
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"config file {path} cannot be read: {error.strerror}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"config file {path} is not plain YAML: {str(error).splitlines()[0]}") from None
+    if not isinstance(content, dict):
+        raise ConfigError(f"config file {path} should be a mapping of option names to values")
+    return {str(name): value for name, value in content.items()}
+
+
+def write_yaml(path: Path, plan: Plan) -> None:
+    """The plan as a YAML file that `read_yaml` takes back."""
+    path.write_text(yaml.safe_dump(plan.model_dump(mode="json"), sort_keys=False), encoding="utf-8")
+
+
+def read_assignments(assignments: list[str]) -> dict[str, Any]:
+    """`key=value` words as a mapping; values are YAML scalars or lists."""
+    result: dict[str, Any] = {}
+    for word in assignments:
+        name, sign, text = word.partition("=")
+        if not sign or not name:
+            raise ConfigError(f"{word!r} is not of the form key=value")
+        try:
+            result[name] = yaml.safe_load(text)
+        except yaml.YAMLError:
+            raise ConfigError(f"the value of {word!r} is not plain YAML") from None
+        if isinstance(result[name], str):
+            result[name] = _number(result[name])
+    return result
+
+
+def _number(text: str) -> Any:
+    """YAML 1.1 takes 1e-3 for a word; people mean the number."""
+    try:
+        return float(text)
+    except ValueError:
+        return text

@@ -1,0 +1,154 @@
+"""What a game is: B worlds stepped together, arrays in, arrays out.
+
+A turn is `begin`, then for each agent in order `observe` and `act`, then `end`. What reaches an agent
+between two of its observations (reward, death, the end of time) waits in its group's `Signals`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from remuda.errors import ConfigError
+from remuda.rng import Keys
+
+
+@dataclass(frozen=True)
+class Group:
+    """Agents of one shape: the same observation, the same actions. Each is still its own learner."""
+
+    name: str
+    size: int
+    obs_shape: tuple[int, ...]
+    obs_dtype: DTypeLike
+    actions: int
+    metrics: tuple[str, ...] = ()
+    low: float = -np.inf
+    high: float = np.inf
+    masked: bool = False
+    """Whether the game forbids some actions some of the time and fills `mask`."""
+
+
+@dataclass(frozen=True)
+class GameSpec:
+    """The shape of a game. `turns` is the most an episode can last."""
+
+    name: str
+    groups: tuple[Group, ...]
+    turns: int
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def agents(self) -> int:
+        """How many agents the herd has, over all groups."""
+        return sum(group.size for group in self.groups)
+
+    def first_agent(self, group: int) -> int:
+        """The herd-wide number of a group's first agent."""
+        return sum(g.size for g in self.groups[:group])
+
+
+@dataclass
+class Signals:
+    """What has reached the agents of a group since each last observed. The collector empties it."""
+
+    rewards: NDArray[np.float32]  # (worlds, agents)
+    terminated: NDArray[np.bool_]  # (worlds, agents): died, or the game ended by its own rules
+    truncated: NDArray[np.bool_]  # (worlds, agents): cut off by a limit that is not a rule
+    alive: NDArray[np.bool_]  # (worlds, agents): acts this turn; not emptied
+    metrics: NDArray[np.float32]  # (worlds, agents, metrics): of the episode so far; not emptied
+
+    @classmethod
+    def empty(cls, group: Group, worlds: int) -> Signals:
+        """Signals of a group before anything happened."""
+        shape = (worlds, group.size)
+        return cls(
+            np.zeros(shape, np.float32),
+            np.zeros(shape, np.bool_),
+            np.zeros(shape, np.bool_),
+            np.zeros(shape, np.bool_),
+            np.zeros((*shape, len(group.metrics)), np.float32),
+        )
+
+    def clear(self, worlds: NDArray[np.int64]) -> None:
+        """Forget everything about these worlds: a new episode begins with every agent alive."""
+        for array in (self.rewards, self.terminated, self.truncated, self.metrics):
+            array[worlds] = 0
+        self.alive[worlds] = True
+
+
+class Game(ABC):
+    """B worlds of one game. Subclasses write the verbs.
+
+    A world that is `over` ignores begin, act and end, and shows its last state to observe.
+    """
+
+    def __init__(self, spec: GameSpec, worlds: int) -> None:
+        self.spec = spec
+        self.worlds = worlds
+        self.signals = [Signals.empty(group, worlds) for group in spec.groups]
+        self.over = np.ones(worlds, np.bool_)  # (worlds,): no episode under way
+
+    @abstractmethod
+    def reset(self, worlds: NDArray[np.int64], keys: Keys) -> None:
+        """Start an episode in these worlds; all its chance derives from the world's key."""
+
+    @abstractmethod
+    def begin(self) -> None:
+        """Open a turn: whatever changes by itself changes now."""
+
+    @abstractmethod
+    def observe(self, group: int, first: int, last: int, out: NDArray[Any]) -> None:
+        """Write what agents first … last-1 see into `out` (worlds, last-first, *obs)."""
+
+    @abstractmethod
+    def act(self, group: int, first: int, last: int, actions: NDArray[np.int64]) -> None:
+        """Carry out `actions` (worlds, last-first) of agents first … last-1, in that order."""
+
+    @abstractmethod
+    def end(self) -> None:
+        """Close the turn: count it, and mark worlds that are over."""
+
+    def mask(self, group: int, first: int, last: int, out: NDArray[np.bool_]) -> None:
+        """Write which actions are allowed into `out` (worlds, last-first, actions)."""
+        raise NotImplementedError(f"{self.spec.name} declares a masked group but has no mask()")
+
+    def render(self, world: int) -> NDArray[np.uint8]:
+        """A picture of one world, (height, width, 3); one pixel per cell is enough."""
+        raise ConfigError(f"game {self.spec.name!r} has no picture: give it a render() method")
+
+    def text(self, world: int) -> str:
+        """One world as text, for a terminal."""
+        raise ConfigError(f"game {self.spec.name!r} has no text form: give it a text() method")
+
+    def step(self, actions: Sequence[NDArray[np.int64]]) -> None:
+        """One whole turn with known actions, (worlds, agents) for each group."""
+        self.begin()
+        for index, group in enumerate(self.spec.groups):
+            self.act(index, 0, group.size, actions[index])
+        self.end()
+
+
+@dataclass(frozen=True)
+class GameEntry:
+    """A game as the registry knows it: how to make it, and what its options are."""
+
+    name: str
+    summary: str
+    options: type[Any]
+    make: Callable[[Any, Sequence[int]], Game]
+
+
+def make_game(entry: GameEntry, options: Mapping[str, Any], worlds: Sequence[int]) -> Game:
+    """Make the worlds with these numbers; an option given as a list is dealt out over the worlds."""
+    return entry.make(check_options(entry, options), worlds)
+
+
+def check_options(entry: GameEntry, options: Mapping[str, Any]) -> Any:
+    """The game's options object, or a sentence about the first one that is wrong."""
+    return entry.options.read(options, f"game {entry.name}")

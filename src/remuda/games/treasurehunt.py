@@ -1,0 +1,256 @@
+"""Treasurehunt: agents forage for gems and food, and learn to leave the bones alone.
+
+Items appear on empty cells and stay until someone steps on them. A move pays the value of the cell it
+aims at, even when it is blocked; agents are in each other's way and worth nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from remuda.config import Options
+from remuda.errors import ConfigError
+from remuda.game import Game, GameEntry, GameSpec, Group
+from remuda.games.grid import (
+    EMPTY,
+    MOVES,
+    WALL,
+    add_view,
+    draw_text,
+    log_miss,
+    next_success,
+    paint,
+    place_apart,
+    wall_border,
+)
+from remuda.kernels import kernel
+from remuda.rng import Keys, below, fold
+
+GEM, BONE, FOOD, AGENT = 2, 3, 4, 5
+KINDS = 6
+GEMS, FOODS, BONES, BUMPS = 0, 1, 2, 3
+METRICS = ("gems", "food", "bones", "bumps")
+COLOURS = np.array(
+    [[236, 226, 198], [92, 84, 76], [46, 184, 114], [228, 224, 240], [240, 150, 40], [70, 90, 220]], np.uint8
+)
+SIGNS = ".#*x+@"
+
+
+class TreasurehuntOptions(Options):
+    """The rules as numbers. Those marked per world may be lists, dealt out over the worlds."""
+
+    agents: int = Field(2, ge=1, description="how many agents share a world")
+    height: int = Field(21, ge=3, le=4096, description="rows, walls included")
+    width: int = Field(21, ge=3, le=4096, description="columns, walls included")
+    turns: int = Field(100, ge=1, description="turns in an episode")
+    radius: int = Field(2, ge=0, le=64, description="how many cells an agent sees to each side")
+    spawn: float | list[float] = Field(0.005, description="chance of an item per empty cell and turn; per world")
+    gem: float | list[float] = Field(10.0, description="value of a gem; per world")
+    food: float | list[float] = Field(5.0, description="value of food; per world")
+    bone: float | list[float] = Field(-10.0, description="value of a bone; per world")
+    wall: float | list[float] = Field(-1.0, description="value of walking into a wall; per world")
+
+    def check(self) -> None:
+        """Options that contradict each other."""
+        cells = (self.height - 2) * (self.width - 2)
+        if self.agents > cells:
+            raise ConfigError(
+                f"agents={self.agents} do not fit on {cells} free cells: "
+                f"lower agents or raise height and width (now {self.height}×{self.width})"
+            )
+        chances = self.spawn if isinstance(self.spawn, list) else [self.spawn]
+        if not all(0.0 <= p <= 1.0 for p in chances):
+            raise ConfigError(f"spawn={self.spawn} is not a probability: give a number from 0 to 1")
+
+
+class State(NamedTuple):
+    """All that a world remembers, worlds first."""
+
+    planes: NDArray[np.uint8]  # (worlds, height, width)
+    cells: NDArray[np.int64]  # (worlds, agents, row/col)
+    keys: Keys  # (worlds,)
+    turn: NDArray[np.int64]  # (worlds,)
+    over: NDArray[np.bool_]  # (worlds,)
+    rewards: NDArray[np.float32]  # (worlds, agents)
+    truncated: NDArray[np.bool_]  # (worlds, agents)
+    metrics: NDArray[np.float32]  # (worlds, agents, metrics)
+
+
+class Rules(NamedTuple):
+    """The numbers of the game, per world where they may differ."""
+
+    log_miss: NDArray[np.float64]  # (worlds,)
+    values: NDArray[np.float32]  # (worlds, kinds)
+    radius: int
+    turns: int
+
+
+class Treasurehunt(Game):
+    """Worlds of Treasurehunt."""
+
+    def __init__(self, options: TreasurehuntOptions, worlds: Sequence[int]) -> None:
+        side = 2 * options.radius + 1
+        group = Group(
+            name="foragers",
+            size=options.agents,
+            obs_shape=(KINDS * side * side,),
+            obs_dtype=np.uint8,
+            actions=len(MOVES),
+            metrics=METRICS,
+            low=0,
+            high=1,
+        )
+        super().__init__(
+            GameSpec("treasurehunt", (group,), options.turns, options.model_dump()), len(worlds)
+        )
+        count = len(worlds)
+        values = np.zeros((count, KINDS), np.float32)
+        for kind, value in ((WALL, options.wall), (GEM, options.gem), (FOOD, options.food), (BONE, options.bone)):
+            values[:, kind] = per_world(value, worlds)
+        self.rules = Rules(
+            log_miss(per_world(options.spawn, worlds)), values, options.radius, options.turns
+        )
+        signals = self.signals[0]
+        self.state = State(
+            planes=np.zeros((count, options.height, options.width), np.uint8),
+            cells=np.zeros((count, options.agents, 2), np.int64),
+            keys=np.zeros(count, np.uint64),
+            turn=np.zeros(count, np.int64),
+            over=self.over,
+            rewards=signals.rewards,
+            truncated=signals.truncated,
+            metrics=signals.metrics,
+        )
+
+    def reset(self, worlds: NDArray[np.int64], keys: Keys) -> None:
+        """Empty the map and put the agents on random cells."""
+        self.signals[0].clear(worlds)
+        _reset(self.state, worlds, keys)
+
+    def begin(self) -> None:
+        """Let items appear."""
+        _spawn(self.state, self.rules)
+
+    def observe(self, group: int, first: int, last: int, out: NDArray[np.uint8]) -> None:
+        """One-hot windows around the agents."""
+        _observe(self.state, self.rules, first, last, out)
+
+    def act(self, group: int, first: int, last: int, actions: NDArray[np.int64]) -> None:
+        """Move, collecting what is aimed at."""
+        _act(self.state, self.rules, first, last, actions)
+
+    def end(self) -> None:
+        """Count the turn; the last one truncates everybody."""
+        _end(self.state, self.rules)
+
+    def render(self, world: int) -> NDArray[np.uint8]:
+        """One pixel per cell."""
+        return paint(self.state.planes[world], COLOURS)
+
+    def text(self, world: int) -> str:
+        """`@` agents, `*` gems, `+` food, `x` bones."""
+        return draw_text(self.state.planes[world], SIGNS)
+
+
+def per_world(value: float | list[float], worlds: Sequence[int]) -> NDArray[np.float64]:
+    """An option's value in each world: world w takes entry w of a list, starting over at its end."""
+    values = value if isinstance(value, list) else [value]
+    return np.array([values[world % len(values)] for world in worlds], np.float64)
+
+
+@kernel
+def _reset(state: Any, worlds: Any, keys: Any) -> None:
+    for i in range(len(worlds)):
+        w = worlds[i]
+        wall_border(state.planes[w])
+        place_apart(state.planes[w], AGENT, fold(keys[i], 0), state.cells[w])
+        state.keys[w] = keys[i]
+        state.turn[w] = 0
+        state.over[w] = False
+
+
+@kernel
+def _spawn(state: Any, rules: Any) -> None:
+    worlds, height, width = state.planes.shape
+    inner = width - 2
+    cells = (height - 2) * inner
+    for w in range(worlds):
+        if state.over[w]:
+            continue
+        key = fold(state.keys[w], state.turn[w] + 1)
+        draw = 0
+        cell = next_success(key, draw, rules.log_miss[w])
+        while cell < cells:
+            row = 1 + cell // inner
+            col = 1 + cell % inner
+            if state.planes[w, row, col] == EMPTY:
+                state.planes[w, row, col] = GEM + below(key, draw + 1, 3)
+            draw += 2
+            cell += 1 + next_success(key, draw, rules.log_miss[w])
+
+
+@kernel
+def _observe(state: Any, rules: Any, first: int, last: int, out: Any) -> None:
+    out[:] = 0
+    for w in range(out.shape[0]):
+        for i in range(last - first):
+            cell = state.cells[w, first + i]
+            add_view(state.planes[w], cell[0], cell[1], rules.radius, out[w, i])
+
+
+@kernel
+def _act(state: Any, rules: Any, first: int, last: int, actions: Any) -> None:
+    for w in range(actions.shape[0]):
+        if state.over[w]:
+            continue
+        plane = state.planes[w]
+        for i in range(last - first):
+            agent = first + i
+            row = state.cells[w, agent, 0]
+            col = state.cells[w, agent, 1]
+            to_row = row + MOVES[actions[w, i], 0]
+            to_col = col + MOVES[actions[w, i], 1]
+            kind = plane[to_row, to_col]
+            state.rewards[w, agent] += rules.values[w, kind]
+            _count(state.metrics[w, agent], kind)
+            if kind != WALL and kind != AGENT:
+                plane[row, col] = EMPTY
+                plane[to_row, to_col] = AGENT
+                state.cells[w, agent, 0] = to_row
+                state.cells[w, agent, 1] = to_col
+
+
+@kernel
+def _count(metrics: Any, kind: int) -> None:
+    if kind == GEM:
+        metrics[GEMS] += 1
+    elif kind == FOOD:
+        metrics[FOODS] += 1
+    elif kind == BONE:
+        metrics[BONES] += 1
+    elif kind != EMPTY:
+        metrics[BUMPS] += 1
+
+
+@kernel
+def _end(state: Any, rules: Any) -> None:
+    for w in range(state.turn.shape[0]):
+        if state.over[w]:
+            continue
+        state.turn[w] += 1
+        if state.turn[w] == rules.turns:
+            state.over[w] = True
+            state.truncated[w, :] = True
+
+
+ENTRY = GameEntry(
+    name="treasurehunt",
+    summary="agents forage in a walled field: gems +10, food +5, bones -10, walls -1",
+    options=TreasurehuntOptions,
+    make=Treasurehunt,
+)

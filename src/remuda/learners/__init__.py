@@ -1,0 +1,1 @@
+"""Algorithms, each for a slice of one group."""

@@ -1,0 +1,306 @@
+"""Implicit quantile networks for a herd: dueling, noisy, double, n-step, all agents stacked."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field
+from torch import Tensor
+
+from remuda import rng
+from remuda.config import Options
+from remuda.errors import CheckpointError, ConfigError
+from remuda.fragment import Fragment
+from remuda.game import Group
+from remuda.learners.learner import Learner, Post, State
+from remuda.learners.memory import Batch, Memory
+from remuda.learners.network import IQNNetwork, Noise
+from remuda.learners.schedule import PerAgent, schedule
+from remuda.learners.stack import LEAST_ROWS, Adam, chunks, init_keys
+from remuda.policy import Choice, Policy, Sight, explore
+from remuda.rng import Keys, Stream
+
+LEAST_MEMORY = 16_384
+
+
+class IQNOptions(Options):
+    """What can be tuned. Values marked per agent may be lists, or "from:to:share" of the run."""
+
+    layer: int = Field(250, ge=1, description="width of the hidden layers")
+    frames: int = Field(5, ge=1, description="observations the network sees at once")
+    quantiles: int = Field(12, ge=1, description="quantiles in the loss")
+    acting_quantiles: int = Field(8, ge=1, description="fixed quantiles whose mean chooses actions")
+    batch_size: int = Field(64, ge=LEAST_ROWS, description="transitions per update and agent")
+    memory: int | None = Field(None, ge=1, description="observations kept per agent; default: at least 4 rounds")
+    n_step: int = Field(3, ge=1, description="turns of reward before the bootstrap")
+    learning_starts: int | None = Field(None, ge=1, description="transitions before learning; default: batch_size")
+    lr: PerAgent = Field(2.5e-4, description="learning rate; per agent")
+    gamma: float | list[float] = Field(0.99, description="discount; per agent")
+    epsilon: PerAgent = Field("0.9:0.05:0.6", description="share of random actions while training; per agent")
+    tau: float = Field(1e-3, gt=0, le=1, description="how far the target moves towards the network per update")
+    clip: float = Field(1.0, gt=0, description="largest gradient norm")
+    sigma: float = Field(0.017, ge=0, description="initial noise of the noisy layers; 0 turns it off")
+    body: str | None = Field(None, description="module:Class of your own network body; default: one layer")
+
+    def check(self) -> None:
+        """Options that contradict each other."""
+        if self.memory is not None and self.batch_size > self.memory:
+            raise ConfigError(
+                f"batch_size={self.batch_size} is larger than memory={self.memory}: lower one or raise the other"
+            )
+
+
+class IQNPolicy(Policy):
+    """ε-greedy on the mean over fixed quantiles, without noise."""
+
+    def __init__(self, group: Group, agents: int, options: IQNOptions, precision: str, device: str) -> None:
+        super().__init__(group, agents)
+        self.frames = options.frames
+        self.network = IQNNetwork(group, options, precision, device)
+        self._rows = np.zeros((agents, self.network.layout.size + 1), np.float32)
+        self._weights = torch.zeros((agents, self.network.layout.size), device=device)
+        self._arrays: list[tuple[dict[str, Tensor], Tensor]] = []
+
+    @property
+    def rows(self) -> NDArray[np.float32]:
+        """Weights, and in the last column ε."""
+        return self._rows
+
+    def load(self, rows: NDArray[np.float32], version: int) -> None:
+        """Take over published rows and prepare what does not change until the next."""
+        super().load(rows, version)
+        self._rows[:] = rows
+        self._weights.copy_(torch.from_numpy(self._rows[:, :-1]))
+        arrays = self.network.layout.arrays(self._weights)
+        phi = self.network.acting_phi(arrays)
+        self._arrays = [
+            ({name: array[i : i + 1] for name, array in arrays.items()}, phi[i : i + 1])
+            for i in range(self.agents)
+        ]
+        self._stacked = (arrays, phi)
+
+    def act(self, sight: Sight, first: int, last: int) -> Choice:
+        """Greedy on the network, with a random action now and then."""
+        worlds = sight.keys.shape[0]
+        greedy = np.empty((worlds, last - first), np.int64)
+        width = self.network.acting_bytes(worlds)
+        for low, high in chunks(last - first, width):
+            q = self._values(sight, low, high, first)
+            if sight.mask is not None:
+                q = np.where(sight.mask[:, low:high], q, -np.inf)
+            greedy[:, low:high] = q.argmax(axis=-1)
+        if sight.exploration is None:
+            chance = self._rows[first:last, -1].astype(np.float64)
+        else:
+            chance = np.full(last - first, sight.exploration)
+        return Choice(explore(greedy, chance, sight, self.group.actions))
+
+    @torch.no_grad()
+    def _values(self, sight: Sight, low: int, high: int, first: int) -> NDArray[np.float32]:
+        """Q of every action, (worlds, high-low, actions)."""
+        x = self.network.stack_frames(sight.obs[:, :, low:high], sight.ages[:, low:high])
+        arrays, phi = self._slice(first + low, first + high)
+        q = self.network.acting_q(arrays, phi, x)[:, : sight.keys.shape[0]]
+        values: NDArray[np.float32] = q.transpose(0, 1).cpu().numpy()
+        return values
+
+    def _slice(self, first: int, last: int) -> tuple[dict[str, Tensor], Tensor]:
+        if last - first == 1:
+            return self._arrays[first]
+        arrays, phi = self._stacked
+        return {name: array[first:last] for name, array in arrays.items()}, phi[first:last]
+
+    def weights(self) -> list[dict[str, NDArray[np.float32]]]:
+        """Named arrays per agent, without padding and ε."""
+        return [self.network.layout.named(row[:-1]) for row in self._rows]
+
+
+class IQN(Learner):
+    """IQN for neighbouring agents: each its own network, target, optimiser, memory and random streams."""
+
+    max_lag = 1 << 30
+
+    def __init__(self, post: Post, options: IQNOptions) -> None:
+        super().__init__(post, options)
+        self.options: IQNOptions = options
+        self.network = IQNNetwork(post.group, options, post.precision, post.device)
+        self.memory = Memory(post.group, post.agents, self._capacity(), options.frames)
+        first = self.network.initial(init_keys(post.seed, post.numbers))
+        self.weights = torch.from_numpy(first).to(post.device)
+        self.target = self.weights.clone()
+        self.adam = Adam(self.weights)
+        self.updates = 0  # due so far, whether or not an agent had enough to learn from
+        self.steps = np.zeros(post.agents, np.int64)  # really made
+        self._rate = schedule("lr", options.lr, post.numbers)
+        self._epsilon = schedule("epsilon", options.epsilon, post.numbers)
+        self._gamma = schedule("gamma", _plain(options.gamma), post.numbers).start
+
+    def _capacity(self) -> int:
+        options, post = self.options, self.post
+        stretch = post.turns + options.frames
+        if options.memory is None:
+            return max(LEAST_MEMORY, 4 * post.round_episodes * (post.turns + 1), stretch)
+        if options.memory < stretch:
+            raise ConfigError(
+                f"memory={options.memory} cannot hold one episode of {post.turns} turns: give at least {stretch}"
+            )
+        return options.memory
+
+    @classmethod
+    def options_type(cls) -> type[Options]:
+        """See IQNOptions."""
+        return IQNOptions
+
+    @classmethod
+    def make_policy(cls, group: Group, agents: int, options: Any, precision: str, device: str) -> Policy:
+        """An IQNPolicy with all weights zero."""
+        return IQNPolicy(group, agents, options, precision, device)
+
+    def rows(self) -> NDArray[np.float32]:
+        """Weights and, in the last column, the ε to collect the next data with."""
+        epsilon = self._epsilon.at(self.updates, self.post.total_updates).astype(np.float32)
+        return np.concatenate([self.weights.cpu().numpy(), epsilon[:, None]], axis=1)
+
+    def take(self, fragment: Fragment) -> None:
+        """Remember it."""
+        self.memory.take(fragment, self.post.first)
+
+    def update(self, count: int) -> dict[str, NDArray[np.float64]]:
+        """Make `count` updates per agent, chunk by chunk so that a chunk's weights stay in the cache."""
+        losses = np.full((self.post.agents, count), np.nan)
+        norms = np.full((self.post.agents, count), np.nan)
+        starts = self.options.learning_starts or self.options.batch_size
+        ready = self.memory.counts >= starts
+        if ready.any():
+            self.memory.prepare()
+        most = 1 if self.post.one_by_one else self._share(int(ready.sum()))
+        jobs = [
+            (first + low, first + high)
+            for first, last in _runs(ready)
+            for low, high in chunks(last - first, self.network.update_bytes(), most)
+        ]
+
+        def work(job: tuple[int, int]) -> None:
+            for i in range(count):
+                losses[job[0] : job[1], i], norms[job[0] : job[1], i] = self._update(*job, self.updates + i)
+
+        if self.post.threads == 1 or len(jobs) == 1:
+            for job in jobs:
+                work(job)
+        else:
+            with ThreadPoolExecutor(self.post.threads, "learn") as pool:
+                list(pool.map(work, jobs))
+        self.steps[ready] += count
+        self.updates += count
+        epsilon = self._epsilon.at(self.updates, self.post.total_updates)
+        return {"loss": losses.mean(axis=1), "grad_norm": norms.mean(axis=1), "epsilon": epsilon}
+
+    def _share(self, agents: int) -> int:
+        """At most this many agents in a chunk, so that every thread has one."""
+        return max(1, -(-agents // self.post.threads))
+
+    def _update(self, first: int, last: int, update: int) -> tuple[NDArray[Any], NDArray[Any]]:
+        """One gradient step for agents first … last-1; returns their losses and gradient norms."""
+        agents = slice(first, last)
+        keys = self._keys(agents, update)
+        batch = self.memory.sample(
+            first, last, keys[Stream.SAMPLE], self.options.batch_size, self.options.n_step, self._gamma[agents]
+        )
+        rows = self.weights[agents].detach().requires_grad_()
+        loss = self._loss(rows, self.target[agents], batch, keys)
+        (grad,) = torch.autograd.grad(loss.sum(), rows)
+        with torch.no_grad():
+            rate = self._rate.at(update, self.post.total_updates)[agents]
+            counts = self.steps[agents] + update - self.updates + 1
+            norm = self.adam.step(self.weights[agents], grad, agents, counts, rate, self.options.clip)
+            self.target[agents].lerp_(self.weights[agents], self.options.tau)
+        return loss.detach().cpu().numpy(), norm.cpu().numpy()
+
+    def _keys(self, agents: slice, update: int) -> dict[Stream, Keys]:
+        numbers = self.post.numbers[agents]
+        return {
+            stream: rng.keys(rng.keys(rng.key(self.post.seed, stream), numbers), update)
+            for stream in (Stream.SAMPLE, Stream.TAU, Stream.NOISE)
+        }
+
+    def _loss(self, rows: Tensor, target_rows: Tensor, batch: Batch, keys: dict[Stream, Keys]) -> Tensor:
+        """The quantile Huber loss of each agent, (agents,)."""
+        net, device = self.network, rows.device
+        q = self.options.quantiles
+        size = self.options.batch_size
+        agents = len(rows)
+        taus = torch.from_numpy(rng.uniforms(keys[Stream.TAU], 2 * size * q).astype(np.float32)).to(device)
+        taus, target_taus = taus.split(size * q, dim=1)
+        noise = Noise.draw(keys[Stream.NOISE], 0, net, device)
+        target_noise = Noise.draw(keys[Stream.NOISE], 1, net, device)
+        arrays = net.layout.arrays(rows)
+        with torch.no_grad():
+            next_x = net.prepare(batch.next_obs)
+            online = {name: array.detach() for name, array in arrays.items()}
+            q_next = net.acting_q(online, net.acting_phi(online), next_x)
+            if batch.next_mask is not None:
+                q_next = q_next.masked_fill(~torch.from_numpy(batch.next_mask).to(device), -torch.inf)
+            best = q_next.argmax(dim=2)  # (agents, batch)
+            future = net.quantiles(net.layout.arrays(target_rows), next_x, target_taus, target_noise)
+            future = future.gather(3, best[:, :, None, None].expand(-1, -1, q, 1)).squeeze(3)
+            returns = torch.from_numpy(batch.returns).to(device)
+            discounts = torch.from_numpy(batch.discounts).to(device)
+            wanted = returns[:, :, None] + discounts[:, :, None] * future  # (agents, batch, quantiles)
+        values = net.quantiles(arrays, net.prepare(batch.obs), taus, noise)
+        actions = torch.from_numpy(batch.actions).to(device)
+        values = values.gather(3, actions[:, :, None, None].expand(-1, -1, q, 1)).squeeze(3)
+        error = wanted[:, :, None, :] - values[:, :, :, None]  # (agents, batch, quantiles, wanted)
+        size_of = error.abs()
+        huber = torch.where(size_of <= 1.0, 0.5 * error.square(), size_of - 0.5)
+        weight = (taus.view(agents, size, q, 1) - (error.detach() < 0).float()).abs()
+        return (weight * huber).flatten(1).mean(dim=1)
+
+    def state(self) -> State:
+        """Weights, target, optimiser, counters and memory."""
+        arrays: State = {
+            "weights": self.weights.cpu().numpy(),
+            "target": self.target.cpu().numpy(),
+            "adam.mean": self.adam.mean.cpu().numpy(),
+            "adam.square": self.adam.square.cpu().numpy(),
+            "steps": self.steps,
+            "updates": np.array([self.updates], np.int64),
+        }
+        return arrays | {f"memory.{name}": array for name, array in self.memory.state().items()}
+
+    def restore(self, state: State) -> None:
+        """Become the learner that `state` was taken from."""
+        if state["weights"].shape != tuple(self.weights.shape):
+            raise CheckpointError(
+                f"the checkpoint has weights of shape {state['weights'].shape}, this herd needs "
+                f"{tuple(self.weights.shape)}: it belongs to another network"
+            )
+        for name, tensor in (
+            ("weights", self.weights),
+            ("target", self.target),
+            ("adam.mean", self.adam.mean),
+            ("adam.square", self.adam.square),
+        ):
+            tensor.copy_(torch.from_numpy(state[name]))
+        self.steps[:] = state["steps"]
+        self.updates = int(state["updates"][0])
+        prefix = "memory."
+        self.memory.restore({n.removeprefix(prefix): a for n, a in state.items() if n.startswith(prefix)})
+
+    def memory_bytes(self) -> int:
+        """Replay memory, and weights five times over: network, target, optimiser, gradient."""
+        return self.memory.nbytes + 5 * self.weights.numel() * self.weights.element_size()
+
+
+def _plain(value: float | list[float]) -> PerAgent:
+    return list(value) if isinstance(value, list) else value
+
+
+def _runs(ready: NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """Ranges of neighbouring agents that are ready."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], ready, [False]]).astype(np.int8)))
+    return [(int(a), int(b)) for a, b in edges.reshape(-1, 2)]
+

@@ -1,0 +1,90 @@
+"""What a learner is: an algorithm for neighbouring agents of one group, each row its own."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remuda.config import Options
+from remuda.fragment import Fragment
+from remuda.game import Group
+from remuda.policy import Policy
+
+State = dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Post:
+    """Where a learner stands: which agents it teaches, and the parts of the plan that concern it."""
+
+    group: Group
+    first: int  # of its agents within the group
+    last: int
+    herd_first: int  # herd-wide number of its first agent
+    seed: int
+    turns: int  # the most an episode lasts
+    round_episodes: int
+    total_updates: int
+    precision: str = "fp32"
+    device: str = "cpu"
+    threads: int = 1
+    one_by_one: bool = False  # one agent after another, as a person would write it
+
+    @property
+    def agents(self) -> int:
+        """How many agents the learner has."""
+        return self.last - self.first
+
+    @property
+    def numbers(self) -> NDArray[np.int64]:
+        """Herd-wide numbers of its agents."""
+        return np.arange(self.agents) + self.herd_first
+
+
+class Learner(ABC):
+    """Takes fragments, updates its agents, and hands out a policy. Never mixes two agents' rows."""
+
+    max_lag: int
+    """How many versions old its data may be."""
+
+    def __init__(self, post: Post, options: Any) -> None:
+        self.post = post
+        self.options = options
+
+    @classmethod
+    @abstractmethod
+    def options_type(cls) -> type[Options]:
+        """The learner's options."""
+
+    @classmethod
+    @abstractmethod
+    def make_policy(cls, group: Group, agents: int, options: Any, precision: str, device: str) -> Policy:
+        """A policy of the right shape with no weights yet: for collectors and for frozen players."""
+
+    @abstractmethod
+    def rows(self) -> NDArray[np.float32]:
+        """What the policy needs to act, one row per agent: a snapshot."""
+
+    @abstractmethod
+    def take(self, fragment: Fragment) -> None:
+        """Keep what happened to this learner's agents."""
+
+    @abstractmethod
+    def update(self, count: int) -> dict[str, NDArray[np.float64]]:
+        """Make `count` gradient steps per agent; return metrics, each (agents,)."""
+
+    @abstractmethod
+    def state(self) -> State:
+        """Everything the next update depends on, as arrays."""
+
+    @abstractmethod
+    def restore(self, state: State) -> None:
+        """Become the learner that `state` was taken from."""
+
+    @abstractmethod
+    def memory_bytes(self) -> int:
+        """Bytes the learner holds for all its agents."""
