@@ -1,0 +1,8 @@
+"""remuda: train herds of independent agents as fast as the machine allows."""
+
+from remuda.check import Finding, check
+from remuda.errors import RemudaError
+from remuda.run import Run, resume, train
+
+__version__ = "0.1.0"
+__all__ = ["Finding", "RemudaError", "Run", "__version__", "check", "resume", "train"]

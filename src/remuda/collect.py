@@ -9,7 +9,7 @@ import numpy as np
 
 from remuda import rng
 from remuda.fragment import Fragment, Origin, Purpose, blank, cut
-from remuda.game import Game
+from remuda.game import Game, GameSpec
 from remuda.policy import Choice, Policy, Sight
 from remuda.rng import Keys, Stream
 
@@ -45,6 +45,25 @@ class Manner:
     one_by_one: bool = False  # one agent's forward pass at a time
 
 
+def frames(spec: GameSpec, seats: Sequence[Seat], group: int) -> int:
+    """The most frames any policy of a group looks at."""
+    return max([seat.policy.frames for seat in seats if seat.group == group], default=1)
+
+
+def room(
+    spec: GameSpec, seats: Sequence[Seat], manner: Manner, task: Task, first_turn: int = 0, turns: int | None = None
+) -> list[Fragment]:
+    """Empty fragments, one per group, for `turns` turns (default: a whole episode) of a task."""
+    episodes = np.array(task.episodes, np.int64)
+    fragments = []
+    for g, group in enumerate(spec.groups):
+        origin = Origin(g, episodes % manner.worlds, episodes, first_turn, task.purpose)
+        names = sorted({name for seat in seats if seat.group == g for name in seat.policy.extras})
+        before = frames(spec, seats, g) - 1
+        fragments.append(blank(origin, group, turns or spec.turns, before, tuple(names)))
+    return fragments
+
+
 class Player:
     """Plays one set of worlds. A turn's work is done in place, in the fragments it will hand over."""
 
@@ -52,10 +71,6 @@ class Player:
         self.game = game
         self.seats = seats
         self.manner = manner
-        self.frames = [
-            max([seat.policy.frames for seat in seats if seat.group == g], default=1)
-            for g in range(len(game.spec.groups))
-        ]
         self.task: Task | None = None
 
     def start(self, task: Task) -> None:
@@ -76,18 +91,9 @@ class Player:
         self._turn = 0
 
     def room(self, turns: int | None = None) -> list[Fragment]:
-        """Empty fragments, one per group, for the next `turns` turns (default: a whole episode)."""
+        """Empty fragments for the next `turns` turns (default: a whole episode)."""
         assert self.task is not None, "start a task first"
-        episodes = np.array(self.task.episodes, np.int64)
-        fragments = []
-        for g, group in enumerate(self.game.spec.groups):
-            origin = Origin(g, episodes % self.manner.worlds, episodes, self._turn, self.task.purpose)
-            before = self.frames[g] - 1
-            names = sorted({n for seat in self.seats if seat.group == g for n in seat.policy.extras})
-            fragments.append(
-                blank(origin, group, turns or self.game.spec.turns, before, tuple(names))
-            )
-        return fragments
+        return room(self.game.spec, self.seats, self.manner, self.task, self._turn, turns)
 
     def play(
         self, out: Sequence[Fragment], stop: Callable[[], None] = lambda: None

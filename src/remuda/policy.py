@@ -57,8 +57,15 @@ class Policy(ABC):
         self.version = version
 
     def weights(self) -> list[dict[str, NDArray[np.float32]]]:
-        """Per agent, the named arrays a person would want to read, without padding."""
-        return [{} for _ in range(self.agents)]
+        """`named` of the rows it plays with."""
+        return self.named(self.rows)
+
+    def named(self, rows: NDArray[np.float32]) -> list[dict[str, NDArray[np.float32]]]:
+        """Per agent, the arrays of its row that a person would want to read, without padding."""
+        return [{} for _ in rows]
+
+    def load_weights(self, weights: list[dict[str, NDArray[np.float32]]]) -> None:
+        """Take over what `weights` gave, one entry per agent."""
 
 
 def explore(

@@ -96,10 +96,10 @@ def _fill_normal(keys: Any, out: Any) -> None:
 
 def key(seed: int, stream: Stream, *coordinates: int) -> np.uint64:
     """The key of a stream at these coordinates."""
-    result = fold(np.uint64(seed), int(stream))
-    for coordinate in coordinates:
-        result = fold(result, coordinate)
-    return np.uint64(result)
+    result = np.uint64(seed)
+    for coordinate in (stream, *coordinates):
+        result = np.uint64(fold(result, int(coordinate)))
+    return result
 
 
 def keys(base: np.uint64 | Keys, coordinate: int | NDArray[Any]) -> Keys:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -114,9 +113,14 @@ class IQNPolicy(Policy):
         arrays, phi = self._stacked
         return {name: array[first:last] for name, array in arrays.items()}, phi[first:last]
 
-    def weights(self) -> list[dict[str, NDArray[np.float32]]]:
+    def named(self, rows: NDArray[np.float32]) -> list[dict[str, NDArray[np.float32]]]:
         """Named arrays per agent, without padding and ε."""
-        return [self.network.layout.named(row[:-1]) for row in self._rows]
+        return [self.network.layout.named(row[:-1]) for row in rows]
+
+    def load_weights(self, weights: list[dict[str, NDArray[np.float32]]]) -> None:
+        """Take over named arrays, to be played greedily."""
+        rows = np.stack([self.network.layout.row(arrays) for arrays in weights])
+        self.load(np.pad(rows, ((0, 0), (0, 1))), 0)
 
 
 class IQN(Learner):
@@ -175,33 +179,15 @@ class IQN(Learner):
         norms = np.full((self.post.agents, count), np.nan)
         starts = self.options.learning_starts or self.options.batch_size
         ready = self.memory.counts >= starts
-        if ready.any():
-            self.memory.prepare()
-        most = 1 if self.post.one_by_one else self._share(int(ready.sum()))
-        jobs = [
-            (first + low, first + high)
-            for first, last in _runs(ready)
-            for low, high in chunks(last - first, self.network.update_bytes(), most)
-        ]
-
-        def work(job: tuple[int, int]) -> None:
-            for i in range(count):
-                losses[job[0] : job[1], i], norms[job[0] : job[1], i] = self._update(*job, self.updates + i)
-
-        if self.post.threads == 1 or len(jobs) == 1:
-            for job in jobs:
-                work(job)
-        else:
-            with ThreadPoolExecutor(self.post.threads, "learn") as pool:
-                list(pool.map(work, jobs))
+        for run_first, run_last in _runs(ready):
+            for low, high in chunks(run_last - run_first, self.network.update_bytes()):
+                first, last = run_first + low, run_first + high
+                for i in range(count):
+                    losses[first:last, i], norms[first:last, i] = self._update(first, last, self.updates + i)
         self.steps[ready] += count
         self.updates += count
         epsilon = self._epsilon.at(self.updates, self.post.total_updates)
         return {"loss": losses.mean(axis=1), "grad_norm": norms.mean(axis=1), "epsilon": epsilon}
-
-    def _share(self, agents: int) -> int:
-        """At most this many agents in a chunk, so that every thread has one."""
-        return max(1, -(-agents // self.post.threads))
 
     def _update(self, first: int, last: int, update: int) -> tuple[NDArray[Any], NDArray[Any]]:
         """One gradient step for agents first … last-1; returns their losses and gradient norms."""
@@ -267,7 +253,7 @@ class IQN(Learner):
             "adam.mean": self.adam.mean.cpu().numpy(),
             "adam.square": self.adam.square.cpu().numpy(),
             "steps": self.steps,
-            "updates": np.array([self.updates], np.int64),
+            "updates": np.full(self.post.agents, self.updates, np.int64),
         }
         return arrays | {f"memory.{name}": array for name, array in self.memory.state().items()}
 

@@ -1,4 +1,8 @@
-"""What a learner is: an algorithm for neighbouring agents of one group, each row its own."""
+"""What a learner is: an algorithm for neighbouring agents of one group, each row its own.
+
+A part of the herd may be taught by several learners, each with a slice of its agents; since a state
+is rows, states of slices put together are the state of the whole.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +26,7 @@ class Post:
     """Where a learner stands: which agents it teaches, and the parts of the plan that concern it."""
 
     group: Group
+    group_index: int
     first: int  # of its agents within the group
     last: int
     herd_first: int  # herd-wide number of its first agent
@@ -31,8 +36,6 @@ class Post:
     total_updates: int
     precision: str = "fp32"
     device: str = "cpu"
-    threads: int = 1
-    one_by_one: bool = False  # one agent after another, as a person would write it
 
     @property
     def agents(self) -> int:
@@ -50,6 +53,8 @@ class Learner(ABC):
 
     max_lag: int
     """How many versions old its data may be."""
+    steps: NDArray[np.int64]
+    """Gradient steps each agent really made, (agents,)."""
 
     def __init__(self, post: Post, options: Any) -> None:
         self.post = post
@@ -79,7 +84,7 @@ class Learner(ABC):
 
     @abstractmethod
     def state(self) -> State:
-        """Everything the next update depends on, as arrays."""
+        """Everything the next update depends on, as arrays with one row per agent."""
 
     @abstractmethod
     def restore(self, state: State) -> None:

@@ -113,7 +113,8 @@ class Memory:
         self, first: int, last: int, keys: Keys, batch: int, n_step: int, gamma: NDArray[np.float64]
     ) -> Batch:
         """Draw transitions uniformly, with replacement, for agents first … last-1 with one key each."""
-        table = self._table if self._table is not None else self.prepare()
+        if self._table is None:
+            self._table = self._tabulate()
         agents = last - first
         width = self.frames * self.obs.shape[2]
         out = Batch(
@@ -130,7 +131,7 @@ class Memory:
             self.actions[first:last],
             self.rewards[first:last],
             self.terminated[first:last],
-            table[first:last],
+            self._table[first:last],
             self.counts[first:last],
             keys,
             self.frames,
@@ -147,11 +148,8 @@ class Memory:
             return out
         return out._replace(next_mask=self.mask[np.arange(first, last)[:, None], ahead])
 
-    def prepare(self) -> NDArray[np.int64]:
-        """Make the table that sampling needs; call it before several threads sample at once.
-
-        Per agent and stretch: transitions before it, first turn, begin, end; (agents, stretches, 4).
-        """
+    def _tabulate(self) -> NDArray[np.int64]:
+        """Per agent and stretch: transitions before it, first turn, begin, end; (agents, stretches, 4)."""
         most = max((len(stretches) for stretches in self.stretches), default=0)
         table = np.full((self.agents, most, 4), np.iinfo(np.int64).max)
         for agent, stretches in enumerate(self.stretches):
@@ -159,20 +157,23 @@ class Memory:
             for i, stretch in enumerate(stretches):
                 table[agent, i] = (before, stretch.first, stretch.begin, stretch.end)
                 before += stretch.turns
-        self._table = table
         return table
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """Everything, as arrays."""
-        stretches = [
-            (agent, s.begin, s.first, s.end) for agent, own in enumerate(self.stretches) for s in own
-        ]
+        """Everything, one row per agent; a stretch is noted where it begins, as its lead and length."""
+        leads = np.zeros((self.agents, self.capacity), np.int32)
+        lengths = np.zeros((self.agents, self.capacity), np.int32)
+        for agent, stretches in enumerate(self.stretches):
+            for stretch in stretches:
+                leads[agent, stretch.begin] = stretch.first - stretch.begin
+                lengths[agent, stretch.begin] = stretch.end - stretch.begin
         arrays = {
             "obs": self.obs,
             "actions": self.actions,
             "rewards": self.rewards,
             "terminated": self.terminated,
-            "stretches": np.array(stretches, np.int64).reshape(-1, 4),
+            "leads": leads,
+            "lengths": lengths,
             "heads": np.array(self.heads, np.int64),
         }
         return arrays if self.mask is None else {**arrays, "mask": self.mask}
@@ -183,13 +184,19 @@ class Memory:
             if name in state:
                 getattr(self, name)[:] = state[name]
         self.heads = [int(head) for head in state["heads"]]
-        self.stretches = [deque() for _ in range(self.agents)]
-        self.counts[:] = 0
-        for agent, begin, first, end in state["stretches"].tolist():
-            stretch = Stretch(begin, first, end)
-            self.stretches[agent].append(stretch)
-            self.counts[agent] += stretch.turns
         self._table = None
+        for agent in range(self.agents):
+            begins = np.flatnonzero(state["lengths"][agent])
+            begins = np.concatenate([begins[begins >= self.heads[agent]], begins[begins < self.heads[agent]]])
+            self.stretches[agent] = deque(
+                Stretch(
+                    int(begin),
+                    int(begin + state["leads"][agent, begin]),
+                    int(begin + state["lengths"][agent, begin]),
+                )
+                for begin in begins
+            )
+            self.counts[agent] = sum(stretch.turns for stretch in self.stretches[agent])
 
 
 def _runs(fragment: Fragment, world: int, agent: int) -> list[tuple[int, int]]:

@@ -9,7 +9,7 @@ bit from the same rows inside a larger batch; from 4 rows on none of 1,800 cases
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -83,19 +83,25 @@ class Layout:
         for index, e in enumerate(self.entries):
             values = rng.uniforms(rng.keys(keys, index), math.prod(e.shape))
             values = e.centre + (2.0 * values - 1.0) * e.spread
-            place = rows[:, e.offset : e.offset + e.size].reshape(len(keys), *e.room)
-            place[(slice(None), *(slice(n) for n in e.shape))] = values.reshape(len(keys), *e.shape)
-            rows[:, e.offset : e.offset + e.size] = place.reshape(len(keys), -1)
+            for row, own in zip(rows, values, strict=True):
+                self._place(row, e)[...] = own.reshape(e.shape)
         return rows
+
+    def _place(self, row: NDArray[np.float32], entry: Entry) -> NDArray[np.float32]:
+        """The part of a row that holds an array, without its padding, as a view."""
+        room = row[entry.offset : entry.offset + entry.size].reshape(entry.room)
+        return room[tuple(slice(n) for n in entry.shape)]
 
     def named(self, row: NDArray[np.float32]) -> dict[str, NDArray[np.float32]]:
         """One agent's arrays without padding."""
-        return {
-            e.name: row[e.offset : e.offset + e.size]
-            .reshape(e.room)[tuple(slice(n) for n in e.shape)]
-            .copy()
-            for e in self.entries
-        }
+        return {e.name: self._place(row, e).copy() for e in self.entries}
+
+    def row(self, arrays: Mapping[str, NDArray[np.float32]]) -> NDArray[np.float32]:
+        """The row that has these named arrays."""
+        row = np.zeros(self.size, np.float32)
+        for e in self.entries:
+            self._place(row, e)[...] = arrays[e.name]
+        return row
 
 
 def init_keys(seed: int, numbers: NDArray[np.int64]) -> Keys:

@@ -1,0 +1,201 @@
+"""A conformance suite for games: does yours keep the promises that training rests on?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from remuda import rng
+from remuda.collect import Manner, Player, Seat, Task
+from remuda.errors import GameError, RemudaError
+from remuda.fragment import Fragment
+from remuda.game import Game, GameEntry, make_game
+from remuda.games import find_game
+from remuda.policy import RandomPolicy
+from remuda.rng import Stream
+
+WORLDS = 3
+MOST_TURNS = 200
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One promise: whether it holds, and what it means for training if it does not."""
+
+    promise: str
+    problem: str | None
+    meaning: str
+
+    @property
+    def good(self) -> bool:
+        """Whether the promise holds."""
+        return self.problem is None
+
+
+def seats(game: Game) -> list[Seat]:
+    """Random players for everybody."""
+    return [Seat(g, 0, group.size, RandomPolicy(group, group.size)) for g, group in enumerate(game.spec.groups)]
+
+
+def warm_up(entry: GameEntry, options: Mapping[str, Any]) -> None:
+    """Play two turns, so that everything the game compiles is compiled."""
+    game = make_game(entry, options, [0])
+    for parallel in (True, False):
+        player = Player(game, seats(game), Manner(0, 1, parallel))
+        player.start(Task((0,)))
+        player.play(player.room(turns=1))
+
+
+def check(game: str | GameEntry, **options: Any) -> list[Finding]:
+    """Run every check on a game, given by name or entry; never raises for what the game does."""
+    entry = find_game(game) if isinstance(game, str) else game
+    findings = []
+    for promise, meaning, test in CHECKS:
+        problem = None
+        try:
+            problem = test(entry, options)
+        except RemudaError as error:
+            problem = str(error)
+        except Exception as error:  # the game is the user's code: whatever it raises is a finding
+            problem = f"raised {type(error).__name__}: {error}"
+        findings.append(Finding(promise, problem, meaning))
+    return findings
+
+
+def _play(
+    entry: GameEntry, options: Mapping[str, Any], worlds: list[int], parallel: bool = True, seed: int = 0
+) -> list[Fragment]:
+    game = make_game(entry, options, worlds)
+    player = Player(game, seats(game), Manner(seed, WORLDS, parallel))
+    player.start(Task(tuple(worlds)))
+    return player.play(player.room(min(game.spec.turns, MOST_TURNS)))
+
+
+def _check_spec(entry: GameEntry, options: Mapping[str, Any]) -> str | None:
+    spec = make_game(entry, options, [0]).spec
+    if spec.turns < 1 or not spec.groups:
+        return "the spec has no turns or no groups"
+    for group in spec.groups:
+        if group.size < 1 or group.actions < 2:
+            return f"group {group.name!r} has {group.size} agents and {group.actions} actions; it needs 1 and 2 at least"
+    return None
+
+
+def _check_runs(entry: GameEntry, options: Mapping[str, Any]) -> str | None:
+    for parallel in (True, False):
+        for fragment in _play(entry, options, [0, 1, 2], parallel):
+            if fragment.turns < 1:
+                return "an episode has no turns"
+            if not fragment.alive[0].all():
+                return "not every agent is alive in the first turn"
+    return None
+
+
+def _check_space(entry: GameEntry, options: Mapping[str, Any]) -> str | None:
+    spec = make_game(entry, options, [0]).spec
+    for group, fragment in zip(spec.groups, _play(entry, options, [0, 1, 2]), strict=True):
+        low, high = fragment.obs.min(), fragment.obs.max()
+        if not (np.isfinite(low) and np.isfinite(high)):
+            return f"group {group.name!r} observes {low} to {high}"
+        if low < group.low or high > group.high:
+            return f"group {group.name!r} observes {low} to {high}, but declares {group.low} to {group.high}"
+    return None
+
+
+def _check_rewards(entry: GameEntry, options: Mapping[str, Any]) -> str | None:
+    for fragment in _play(entry, options, [0, 1, 2]):
+        bad = np.argwhere(~np.isfinite(fragment.rewards))
+        if len(bad):
+            turn, world, agent = bad[0]
+            return f"agent {agent} gets {fragment.rewards[turn, world, agent]} in world {world}, turn {turn}"
+    return None
+
+
+def _same(a: list[Fragment], b: list[Fragment]) -> bool:
+    return all(
+        np.array_equal(x.obs, y.obs)
+        and np.array_equal(x.rewards, y.rewards)
+        and np.array_equal(x.alive, y.alive)
+        and np.array_equal(x.metrics, y.metrics)
+        for x, y in zip(a, b, strict=True)
+    )
+
+
+def _check_repeats(entry: GameEntry, options: Mapping[str, Any]) -> str | None:
+    if not _same(_play(entry, options, [0, 1, 2]), _play(entry, options, [0, 1, 2])):
+        return "the same key and actions gave two different episodes"
+    return None
+
+
+def _check_seeds(entry: GameEntry, options: Mapping[str, Any]) -> str | None:
+    a, b = (_play(entry, options, [0, 1, 2], seed=seed) for seed in (0, 1))
+    return "two seeds gave the same episode" if _same(a, b) else None
+
+
+def _check_apart(entry: GameEntry, options: Mapping[str, Any]) -> str | None:
+    together = _play(entry, options, [0, 1, 2])
+    for world in range(WORLDS):
+        for whole, alone in zip(together, _play(entry, options, [world]), strict=True):
+            turns = alone.turns
+            if not np.array_equal(whole.obs[: whole.before + turns, world], alone.obs[: alone.before + turns, 0]):
+                return f"world {world} plays differently beside others than alone"
+    return None
+
+
+def _check_again(entry: GameEntry, options: Mapping[str, Any]) -> str | None:
+    game = make_game(entry, options, [0])
+    keys = rng.keys(rng.key(0, Stream.CHECK), np.arange(1))
+    player = Player(game, seats(game), Manner(0, 1))
+    player.start(Task((0,)))
+    first = player.play(player.room(min(game.spec.turns, MOST_TURNS)))
+    game.reset(np.arange(1), keys)
+    player.start(Task((0,)))
+    again = player.play(player.room(min(game.spec.turns, MOST_TURNS)))
+    return None if _same(first, again) else "an episode depends on what was played before the reset"
+
+
+def _check_over(entry: GameEntry, options: Mapping[str, Any]) -> str | None:
+    game = make_game(entry, options, [0])
+    player = Player(game, seats(game), Manner(0, 1))
+    player.start(Task((0,)))
+    fragments = player.play(player.room())
+    if not game.over.all():
+        return f"the episode goes on after the {game.spec.turns} turns the spec allows"
+    for fragment in fragments:
+        last = fragment.turns - 1
+        ended = fragment.terminated[last] | fragment.truncated[last]
+        if not ended[fragment.alive[last]].all():
+            return "the world is over, but an agent alive in its last turn is neither terminated nor truncated"
+    return None
+
+
+def _check_mask(entry: GameEntry, options: Mapping[str, Any]) -> str | None:
+    for fragment in _play(entry, options, [0, 1, 2]):
+        if fragment.mask is not None and not fragment.mask[:-1][fragment.alive].any(axis=-1).all():
+            return "an agent that must act is allowed no action"
+    return None
+
+
+Test = Callable[[GameEntry, Mapping[str, Any]], str | None]
+CHECKS: tuple[tuple[str, str, Test], ...] = (
+    ("the spec makes sense", "nothing can be built", _check_spec),
+    ("episodes run, with parallel actions and without", "training cannot start", _check_runs),
+    ("observations stay in their space", "networks see numbers they were not scaled for", _check_space),
+    ("rewards are finite", "one bad reward ruins an agent's network", _check_rewards),
+    ("the same key gives the same episode", "runs cannot be repeated, resumed or replayed", _check_repeats),
+    ("another key gives another episode", "agents learn one episode by heart", _check_seeds),
+    ("worlds do not influence each other", "results depend on how many worlds and workers there are", _check_apart),
+    ("reset forgets everything", "results depend on which worker played before", _check_again),
+    ("episodes end, and say how", "values are bootstrapped from the wrong place", _check_over),
+    ("somebody who must act may act", "the agent has no move", _check_mask),
+)
+
+
+def require(game: str | GameEntry, **options: Any) -> None:
+    """Raise GameError for the first promise that is broken."""
+    for finding in check(game, **options):
+        if not finding.good:
+            raise GameError(f"{finding.promise}: {finding.problem}; for training this means: {finding.meaning}")

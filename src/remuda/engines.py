@@ -1,0 +1,140 @@
+"""Engines: rows of a table, each a placement for either side and a rule of waiting."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from remuda.collect import Manner
+from remuda.config import Plan
+from remuda.errors import ConfigError, UnknownName
+from remuda.game import GameSpec, make_game
+from remuda.games import find_game
+from remuda.herd import Part, make_learners, make_seat
+from remuda.placement.base import Collectors, Trainers
+from remuda.placement.inline import InlineCollectors, InlineTrainers
+from remuda.placement.thread import ThreadTrainers
+
+
+@dataclass(frozen=True)
+class Site:
+    """What an engine is built for."""
+
+    plan: Plan
+    spec: GameSpec
+    parts: list[Part]
+    device: str
+    stop: Callable[[], None]  # raises Stopped once somebody asked for it
+
+    @property
+    def workers(self) -> int:
+        """Threads or processes to use."""
+        return self.plan.n_workers or cores()
+
+
+@dataclass(frozen=True)
+class Engine:
+    """One row of the table."""
+
+    name: str
+    collectors: str
+    trainers: str
+    waits_for: str
+    deterministic: bool  # whether `deterministic: true` can be promised
+    build: Callable[[Site], tuple[Collectors, Trainers]]
+
+
+def _sequential(site: Site) -> tuple[Collectors, Trainers]:
+    return _inline_collectors(site, 1, one_by_one=True), _trainers(InlineTrainers, site, 1, one_by_one=True)
+
+
+def _vectorized(site: Site) -> tuple[Collectors, Trainers]:
+    """With lag 1 both sides work at once and share the cores, else they take turns on all of them."""
+    if site.plan.lag == 0:
+        return _inline_collectors(site, site.workers), _trainers(InlineTrainers, site, site.workers)
+    learning = max(1, site.workers // 2)
+    collecting = max(1, site.workers - learning)
+    return _inline_collectors(site, collecting), _trainers(ThreadTrainers, site, learning)
+
+
+def _inline_collectors(site: Site, threads: int, one_by_one: bool = False) -> Collectors:
+    plan = site.plan
+    entry = find_game(plan.game)
+    return InlineCollectors(
+        make_game=lambda worlds: make_game(entry, plan.options, worlds),
+        seats=[make_seat(part, plan, site.spec, site.device) for part in site.parts],
+        manner=Manner(plan.seed, plan.worlds, plan.parallel_actions, one_by_one),
+        threads=min(threads, plan.worlds),
+        stop=site.stop,
+    )
+
+
+def _trainers(kind: type[Trainers], site: Site, threads: int, one_by_one: bool = False) -> Trainers:
+    learners = {
+        index: make_learners(part, site.plan, site.spec, site.device, part.agents if one_by_one else threads)
+        for index, part in enumerate(site.parts)
+        if part.learns
+    }
+    return kind(site.plan, learners, threads)
+
+
+ENGINES = {
+    engine.name: engine
+    for engine in (
+        Engine(
+            "sequential", "inline, one world, one agent at a time", "inline, one agent after another",
+            "everything: the readable baseline, and the debugger", True, _sequential,
+        ),
+        Engine(
+            "vectorized", "inline, all worlds at once, on threads",
+            "inline, the herd stacked; with lag 1 in a thread beside the next round",
+            "a round", True, _vectorized,
+        ),
+    )
+}  # fmt: skip
+
+
+def find_engine(name: str) -> Engine:
+    """The row of this name."""
+    if name not in ENGINES:
+        raise UnknownName("engine", name, ENGINES)
+    return ENGINES[name]
+
+
+def cores() -> int:
+    """Cores this process may really use: affinity, and the control group's quota."""
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        if quota != "max":
+            count = min(count, max(1, int(quota) // int(period)))
+    except (OSError, ValueError):
+        pass
+    return count
+
+
+def resolve_device(name: str) -> str:
+    """`auto` is cuda where there is one."""
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("device=cuda: torch sees no CUDA device here; use device=cpu or auto")
+    return ("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name
+
+
+@contextmanager
+def one_thread_each() -> Iterator[None]:
+    """Let torch use one thread per caller: the engine's own threads share the cores.
+
+    (Measured elsewhere: two torch threads per process on a busy two-core machine made one update 10 to
+    80 times slower.)
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,1 @@
+"""Where collecting and learning happen; one file per placement."""

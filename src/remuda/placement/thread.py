@@ -1,0 +1,44 @@
+"""Learning in a thread beside the collecting."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Any
+
+from remuda.fragment import Fragment
+from remuda.placement.base import Trainers, Update
+
+
+class ThreadTrainers(Trainers):
+    """Learns each round as soon as it is complete; torch and the kernels let go of the GIL meanwhile."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._thread = ThreadPoolExecutor(1, "train")
+        self._futures: deque[tuple[int, Future[Update]]] = deque()
+
+    def _queue(self, number: int, deliveries: list[Sequence[Fragment]]) -> None:
+        self._futures.append((number, self._thread.submit(self._learn, number, deliveries)))
+
+    def poll(self, version: int) -> list[Update]:
+        """Wait for the thread to reach `version`; whatever it raised is raised here."""
+        began = time.perf_counter()
+        updates = []
+        while self._futures and self._futures[0][0] <= version:
+            number, future = self._futures.popleft()
+            updates.append(future.result())
+            self.version = number
+        self.waited_s += time.perf_counter() - began
+        return updates
+
+    def settle(self) -> None:
+        """Wait for the thread to have nothing left to do."""
+        wait([future for _, future in self._futures])
+
+    def close(self) -> None:
+        """End the thread."""
+        self._thread.shutdown(wait=True, cancel_futures=True)
+        super().close()

@@ -1,0 +1,374 @@
+"""A run: a directory with its plan, metrics, checkpoints and pictures; made by train, continued by resume."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import resource
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import cached_property
+from pathlib import Path
+from types import FrameType
+from typing import IO, Any
+
+import numpy as np
+
+from remuda import checkpoint
+from remuda.config import Plan, read_yaml, write_yaml
+from remuda.engines import Site, find_engine, one_thread_each, resolve_device
+from remuda.errors import CheckpointError, RunError, Stopped
+from remuda.game import GameSpec, Group
+from remuda.games import find_game
+from remuda.herd import LEARNERS, Part, assign, learner_options, make_seat, parameters
+from remuda.kernels import is_cached
+from remuda.loop import Loop
+from remuda.placement.base import Update
+from remuda.policy import Policy, RandomPolicy
+from remuda.settings import complete, make_plan, spec_of
+from remuda.telemetry.metrics import Table, keep_rounds, read_table
+from remuda.telemetry.progress import Progress
+from remuda.telemetry.recorder import Recorder, Row
+from remuda.telemetry.report import draw
+
+CONFIG = "config.yaml"
+RESULT = "result.json"
+
+
+class Run:
+    """A run directory, for reading."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        if not (self.path / CONFIG).is_file():
+            raise RunError(f"{self.path} is not a run: it has no {CONFIG}")
+
+    @cached_property
+    def plan(self) -> Plan:
+        """What the run computes."""
+        return complete(Plan.read(read_yaml(self.path / CONFIG), f"{self.path / CONFIG}"))
+
+    @cached_property
+    def spec(self) -> GameSpec:
+        """The shape of its game."""
+        return spec_of(self.plan)
+
+    @cached_property
+    def parts(self) -> list[Part]:
+        """Who plays which agents."""
+        return assign(self.plan, self.spec)
+
+    @property
+    def metrics(self) -> Table:
+        """Training, one row per round and agent, as columns."""
+        return read_table(self.path / "metrics.csv")
+
+    @property
+    def evaluations(self) -> Table:
+        """Evaluations, one row per evaluation and agent, as columns."""
+        return read_table(self.path / "evaluations.csv")
+
+    @property
+    def result(self) -> Row:
+        """The summary written when training ended."""
+        try:
+            result: Row = json.loads((self.path / RESULT).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            raise RunError(f"{self.path} has no result yet: finish it with `remuda resume {self.path}`") from None
+        return result
+
+    def checkpoints(self) -> list[Path]:
+        """Its checkpoints, newest first."""
+        return sorted((self.path / "checkpoints").glob("[0-9]*"), reverse=True)
+
+    def checkpoint(self, name: str | None = None) -> Path:
+        """The newest checkpoint, or the one asked for; refused with the newest good one if it is damaged."""
+        found = self.checkpoints()
+        if not found:
+            raise CheckpointError(f"{self.path} has no checkpoint yet: train it again from the start")
+        wanted = self.path / ("best" if name == "best" else f"checkpoints/{name}") if name else found[0]
+        if not checkpoint.intact(wanted):
+            good = next((path for path in found if checkpoint.intact(path)), None)
+            advice = f"the last good one is {good.name}: use --checkpoint {good.name}" if good else "none is left"
+            raise CheckpointError(f"checkpoint {wanted} is damaged or missing; {advice}")
+        return wanted
+
+    def policy(self, agents: Sequence[int], group: Group, device: str, name: str | None = None) -> Policy:
+        """A player with the trained weights of these agents, for a group they fit."""
+        parts = [next(p for p in self.parts if p.herd_first <= a < p.herd_first + p.agents) for a in agents]
+        players = {part.player for part in parts}
+        if players == {"random"}:
+            return RandomPolicy(group, len(agents))
+        if len(players) != 1 or not parts[0].learns:
+            raise RunError(f"agents {list(agents)} of {self.path} are not all of one trained kind: {sorted(players)}")
+        own = self.spec.groups[parts[0].group]
+        if (own.obs_shape, own.actions) != (group.obs_shape, group.actions):
+            raise RunError(
+                f"agents of {self.path} see {own.obs_shape} and have {own.actions} actions; "
+                f"here they would see {group.obs_shape} and have {group.actions}"
+            )
+        player = parts[0].player
+        options = learner_options(self.plan, player)
+        policy = LEARNERS[player].make_policy(group, len(agents), options, self.plan.precision, device)
+        arrays = checkpoint.read(self.checkpoint(name), "policy")
+        weights = []
+        for agent in agents:
+            prefix = f"{agent}/"
+            named = {n.removeprefix(prefix): a for n, a in arrays.items() if n.startswith(prefix)}
+            weights.append({n: a.astype(np.float32, copy=False) for n, a in named.items()})
+        try:
+            policy.load_weights(weights)
+        except (KeyError, ValueError) as error:
+            raise CheckpointError(f"the weights in {self.path} do not fit its own plan: {error}") from None
+        return policy
+
+
+def train(
+    game: str | None = None,
+    *,
+    out: Path | str | None = None,
+    callback: Callable[[list[Row]], bool | None] | None = None,
+    quiet: bool = False,
+    **settings: Any,
+) -> Run:
+    """Train a herd and return its run.
+
+    Settings are those of the plan, the game and the learners in one flat set. `callback` gets the rows
+    of each round, one per agent, and ends the run by returning False.
+    """
+    plan = make_plan({"game": game, **settings} if game else settings)
+    folder = _new_folder(out, plan)
+    return _go(folder, plan, None, callback, quiet)
+
+
+def resume(
+    path: Path | str,
+    *,
+    checkpoint_name: str | None = None,
+    callback: Callable[[list[Row]], bool | None] | None = None,
+    quiet: bool = False,
+    **placement: Any,
+) -> Run:
+    """Go on with a run as if it had never stopped; `engine` and `n_workers` may change on the way."""
+    run = Run(path)
+    plan = run.plan.model_copy(update={k: v for k, v in placement.items() if v is not None})
+    return _go(run.path, plan, run.checkpoint(checkpoint_name), callback, quiet)
+
+
+def _new_folder(out: Path | str | None, plan: Plan) -> Path:
+    if out is not None:
+        folder = Path(out)
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise RunError(f"{folder} exists already: choose another --out, or `remuda resume {folder}`")
+        return folder
+    name = plan.game.replace(":", "-").replace(".", "-")
+    number = 1
+    while (Path("runs") / f"{name}-{number:03d}").exists():
+        number += 1
+    return Path("runs") / f"{name}-{number:03d}"
+
+
+def _go(
+    folder: Path,
+    plan: Plan,
+    start: Path | None,
+    callback: Callable[[list[Row]], bool | None] | None,
+    quiet: bool,
+) -> Run:
+    """Build everything (bad plans fail before anything is written), train, and sum up."""
+    spec = spec_of(plan)
+    parts = assign(plan, spec)
+    device = resolve_device(plan.device)
+    asked = threading.Event()
+
+    def stop() -> None:
+        if asked.is_set():
+            raise Stopped("stopped")
+
+    with ExitStack() as stack:
+        stack.enter_context(one_thread_each())
+        collectors, trainers = find_engine(plan.engine).build(Site(plan, spec, parts, device, stop))
+        seats = [make_seat(part, plan, spec, device) for part in parts]
+        facts = checkpoint.read_index(start) if start else {}
+        stack.enter_context(_locked(_make(folder, plan, fresh=start is None)))
+        progress = stack.enter_context(Progress(plan.total_episodes, facts.get("episodes", 0), folder / "console.log", quiet))
+        stack.enter_context(_interruptible(asked, progress))
+        if start:
+            for name in ("metrics.csv", "evaluations.csv"):
+                keep_rounds(folder / name, facts["rounds"])
+        recorder = Recorder(folder, plan, spec, parts, seats, progress, callback, asked.set, facts.get("rounds", 0))
+        stack.callback(recorder.close)
+        loop = Loop(plan, collectors, trainers, recorder, stop, Update(0, trainers.rows()))
+        if start:
+            _restore(loop, recorder, start, facts)
+        _introduce(progress, loop, recorder, folder)
+        began = time.perf_counter()
+        _compile(progress, plan)
+        compile_s = time.perf_counter() - began
+        try:
+            loop.run()
+        except Stopped:
+            progress.say(f"stopped at {plan.episodes_after(loop.rounds)} episodes; go on with: remuda resume {folder}")
+        _sum_up(folder, loop, recorder, compile_s)
+        if plan.pictures:
+            draw(Run(folder), progress)
+    return Run(folder)
+
+
+def _make(folder: Path, plan: Plan, fresh: bool) -> Path:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if fresh:
+            write_yaml(folder / CONFIG, plan)
+    except OSError as error:
+        raise RunError(f"{folder} cannot be written: {error.strerror}") from None
+    return folder
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[IO[str]]:
+    """Hold the run directory: two processes must not train one run."""
+    with (folder / ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise RunError(f"{folder} is being trained by another process") from None
+        yield file
+
+
+@contextmanager
+def _interruptible(asked: threading.Event, progress: Progress) -> Iterator[None]:
+    """First Ctrl-C or SIGTERM: stop and save. Second: leave at once."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if asked.is_set():
+            os._exit(128 + number)
+        asked.set()
+        progress.say("stopping: saving the last whole round (again to leave at once, without saving)")
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _restore(loop: Loop, recorder: Recorder, start: Path, facts: Row) -> None:
+    """Put everybody where the checkpoint says they were."""
+    mine = recorder.identity()
+    if any(facts.get(name) != value for name, value in mine.items()):
+        raise CheckpointError(f"checkpoint {start} belongs to another herd: it has {facts.get('players')} in {facts.get('game')}")
+    try:
+        loop.trainers.restore(facts["version"], checkpoint.read(start, "learner"))
+        rows = loop.trainers.rows()
+        if facts["published"] != facts["version"]:
+            rows = {int(part): array for part, array in checkpoint.read(start, "acting").items()}
+        loop.resume(facts["rounds"], facts["attended"], Update(facts["published"], rows))
+        recorder.steps, recorder.best = facts["agent_steps"], facts["best"]
+        recorder.wall_before = facts["wall_s"]
+        loop.collectors.spent.wall, loop.collectors.spent.cpu = facts["collect"]
+        recorder.learning.wall, recorder.learning.cpu = facts["learn"]
+        loop.trainers.waited_s = facts["waited_s"]
+    except (KeyError, ValueError, TypeError, IndexError) as error:
+        raise CheckpointError(f"checkpoint {start} does not fit this plan: {error}") from None
+
+
+def _introduce(progress: Progress, loop: Loop, recorder: Recorder, folder: Path) -> None:
+    """Say who trains, and what it will take, before it is taken."""
+    plan, spec = loop.plan, recorder.spec
+    recorder.load(loop.published.rows)
+    learning = sum(part.agents for part in recorder.parts if part.learns)
+    numbers = parameters([seat.policy for seat in recorder.seats])
+    held = sum(learner.memory_bytes() for slices in loop.trainers.learners.values() for learner in slices)
+    obs = sum(int(np.prod(g.obs_shape)) * np.dtype(g.obs_dtype).itemsize * g.size for g in spec.groups)
+    moving = obs * (spec.turns + 1) * plan.round_episodes * (1 + plan.lag)
+    progress.say(
+        f"{plan.game}: {spec.agents} agents, {learning} learners with a network each "
+        f"({numbers:,} parameters in all), {plan.worlds} worlds, engine {plan.engine}"
+    )
+    progress.say(
+        f"memory: {held / 2**20:,.0f} MiB for replay, weights and optimisers, "
+        f"{moving / 2**20:,.0f} MiB for a round of episodes; run directory {folder}"
+    )
+    if plan.precision == "bf16" and not _has_bf16():
+        progress.say("warning: this processor has no bf16 instructions; fp32 will be much faster here")
+
+
+def _has_bf16() -> bool:
+    import torch
+
+    if torch.cuda.is_available():
+        return bool(torch.cuda.is_bf16_supported())
+    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+
+
+def _compile(progress: Progress, plan: Plan) -> None:
+    """Compile the game here, before threads or workers need it; later starts load it from a cache."""
+    import sys
+
+    entry = find_game(plan.game)
+    module = sys.modules[entry.make.__module__].__file__
+    folder = Path(module).parent if module else Path()
+    if not is_cached(folder):
+        progress.say(f"compiling {plan.game} (only the first time) …")
+    from remuda.check import warm_up
+
+    warm_up(entry, plan.options)
+
+
+def _sum_up(folder: Path, loop: Loop, recorder: Recorder, compile_s: float) -> None:
+    """Write the result: what was done, how long it took, and the fingerprint of the weights."""
+    recorder.load(loop.trainers.rows())
+    plan, collect, learn = loop.plan, loop.collectors.spent, recorder.learning
+    episodes = plan.episodes_after(loop.rounds)
+    wall = recorder.wall_s - compile_s
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    updates = [0] * recorder.spec.agents
+    for slices in loop.trainers.learners.values():
+        for learner in slices:
+            updates[learner.post.herd_first : learner.post.herd_first + learner.post.agents] = learner.steps.tolist()
+    result = {
+        "run": str(folder),
+        "game": plan.game,
+        "engine": plan.engine,
+        "finished": episodes == plan.total_episodes,
+        "episodes": episodes,
+        "agent_steps": recorder.steps,
+        "updates_per_agent": updates,
+        "wall_s": wall,
+        "cpu_s": usage.ru_utime + usage.ru_stime,
+        "compile_s": compile_s,
+        "seconds": {
+            "collect": {"wall": collect.wall, "cpu": collect.cpu},
+            "learn": {"wall": learn.wall, "cpu": learn.cpu},
+            "wait": {"wall": loop.trainers.waited_s, "cpu": 0.0},
+        },
+        "episodes_per_s": episodes / wall,
+        "agent_steps_per_s": recorder.steps / wall,
+        "updates_per_s": sum(updates) / wall,
+        **_returns(folder, recorder.spec.agents),
+        "evaluation": recorder.evaluation,
+        "peak_memory_bytes": usage.ru_maxrss * 1024,
+        "weights_sha256": recorder.fingerprint(),
+    }
+    (folder / RESULT).write_text(json.dumps(result, indent=1), encoding="utf-8")
+
+
+def _returns(folder: Path, agents: int) -> Row:
+    """Mean return per agent over the first and the last tenth of the rounds."""
+    returns = read_table(folder / "metrics.csv")["return"].reshape(-1, agents)
+    tenth = max(1, len(returns) // 10)
+    if not len(returns):
+        return {"mean_return": None, "first_mean_return": None}
+    return {
+        "mean_return": returns[-tenth:].mean(axis=0).tolist(),
+        "first_mean_return": returns[:tenth].mean(axis=0).tolist(),
+    }

@@ -1,0 +1,103 @@
+"""One flat set of settings → a plan. Files, flags, key=value words and keywords all arrive here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from remuda.config import Options, Plan
+from remuda.errors import ConfigError, UnknownName
+from remuda.game import GameSpec, check_options, make_game
+from remuda.games import find_game
+from remuda.herd import LEARNERS, assign, learner_options
+
+NESTED = ("options", "learner_options")
+
+
+def make_plan(settings: Mapping[str, Any]) -> Plan:
+    """A complete plan. A bare name is looked for in the plan, then in the game, then in the learners.
+
+    `game.name` and `iqn.name` say whose option is meant.
+    """
+    given = {name.replace("-", "_"): value for name, value in settings.items() if value is not None}
+    if "game" not in given:
+        raise ConfigError("no game given: name one, e.g. game=treasurehunt")
+    entry = find_game(str(given["game"]))
+    plan: dict[str, Any] = {"options": {}, "learner_options": {}}
+    for name in NESTED:
+        plan[name].update(_mapping(name, given.pop(name, {})))
+    epochs = given.pop("epochs", None)
+    used = _learners_in(given)
+    for name, value in given.items():
+        _route(name, value, plan, entry.options, used)
+    if epochs is not None:
+        plan["total_episodes"] = _epochs(epochs, plan)
+    if "learners" in plan:
+        plan["learners"] = {str(k): str(v) for k, v in _mapping("learners", plan["learners"]).items()}
+    return complete(Plan.read(plan, "the plan"))
+
+
+def complete(plan: Plan) -> Plan:
+    """The plan with every option of its game and learners spelled out, all checked together."""
+    options = check_options(find_game(plan.game), plan.options).model_dump()
+    plan = plan.model_copy(update={"options": options})
+    parts = assign(plan, spec_of(plan))
+    for name in plan.learner_options:
+        if name not in LEARNERS:
+            raise UnknownName("learner in learner_options", name, LEARNERS)
+    chosen = {
+        part.player: learner_options(plan, part.player).model_dump() for part in parts if part.learns
+    }
+    return plan.model_copy(update={"learner_options": chosen})
+
+
+def spec_of(plan: Plan) -> GameSpec:
+    """The shape of the plan's game."""
+    return make_game(find_game(plan.game), plan.options, [0]).spec
+
+
+def _learners_in(given: Mapping[str, Any]) -> list[str]:
+    listed = given.get("learners") or {}
+    names = {given.get("learner", Plan.model_fields["learner"].default)}
+    names |= set(listed.values()) if isinstance(listed, Mapping) else set()
+    return [name for name in LEARNERS if name in names]
+
+
+def _route(name: str, value: Any, plan: dict[str, Any], game: type[Options], used: list[str]) -> None:
+    owner, dot, rest = name.partition(".")
+    if dot and owner == "game":
+        plan["options"][rest] = value
+    elif dot and owner in LEARNERS:
+        plan["learner_options"].setdefault(owner, {})[rest] = value
+    elif name in Plan.model_fields:
+        plan[name] = value
+    elif name in game.model_fields:
+        plan["options"][name] = value
+    else:
+        takers = [learner for learner in used if name in LEARNERS[learner].options_type().model_fields]
+        if not takers:
+            raise UnknownName("setting", name, _all_names(game, used))
+        for learner in takers:
+            plan["learner_options"].setdefault(learner, {})[name] = value
+
+
+def _all_names(game: type[Options], used: list[str]) -> list[str]:
+    names = ["epochs", *Plan.model_fields, *game.model_fields]
+    for learner in used:
+        names += LEARNERS[learner].options_type().model_fields
+    return names
+
+
+def _epochs(epochs: Any, plan: Mapping[str, Any]) -> int:
+    if "total_episodes" in plan:
+        raise ConfigError("epochs and total_episodes say the same thing twice: give one of them")
+    worlds = plan.get("worlds", Plan.model_fields["worlds"].default)
+    if not isinstance(epochs, int) or not isinstance(worlds, int) or epochs < 1:
+        raise ConfigError(f"epochs={epochs!r} should be a whole number of at least 1")
+    return epochs * worlds
+
+
+def _mapping(name: str, value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{name}={value!r} should be a mapping of names to values")
+    return value

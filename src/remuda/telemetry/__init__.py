@@ -1,0 +1,1 @@
+"""What a person can see of a run: tables, a live panel, pictures."""

@@ -1,0 +1,231 @@
+"""Keeps the books of a run: what was collected, learned, evaluated and saved."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remuda import checkpoint
+from remuda.collect import Seat
+from remuda.config import Plan
+from remuda.fragment import Fragment
+from remuda.game import GameSpec
+from remuda.herd import Part, weights_sha256
+from remuda.loop import Loop
+from remuda.placement.base import Rows, Spent, Update
+from remuda.telemetry.metrics import Tables, TensorBoard
+from remuda.telemetry.progress import Progress
+
+Row = dict[str, Any]
+
+
+@dataclass
+class Tally:
+    """Sums over the episodes of one round, per group."""
+
+    episodes: int = 0
+    steps: int = 0
+    returns: list[NDArray[np.float64]] = field(default_factory=list)  # (agents,)
+    metrics: list[NDArray[np.float64]] = field(default_factory=list)  # (agents, metrics)
+
+    def add(self, fragments: Sequence[Fragment]) -> None:
+        """Count what one task brought."""
+        if not self.returns:
+            self.returns = [np.zeros(f.returns.shape[1]) for f in fragments]
+            self.metrics = [np.zeros(f.metrics.shape[1:]) for f in fragments]
+        self.episodes += len(fragments[0].origin.episodes)
+        for g, fragment in enumerate(fragments):
+            self.steps += fragment.agent_steps
+            self.returns[g] += fragment.returns.sum(axis=0)
+            self.metrics[g] += fragment.metrics.sum(axis=0)
+
+
+class Recorder:
+    """Listens to the loop and writes the run directory."""
+
+    def __init__(
+        self,
+        folder: Path,
+        plan: Plan,
+        spec: GameSpec,
+        parts: list[Part],
+        seats: Sequence[Seat],
+        progress: Progress,
+        callback: Callable[[list[Row]], bool | None] | None,
+        request_stop: Callable[[], None],
+        first_round: int = 0,
+    ) -> None:
+        self.folder = folder
+        self.plan, self.spec, self.parts, self.seats = plan, spec, parts, seats
+        self.progress = progress
+        self.callback = callback
+        self.request_stop = request_stop
+        self.steps = 0
+        self.learning = Spent()
+        self.wall_before = 0.0
+        self.best: float | None = None
+        self.evaluation: Row | None = None
+        self._tallies: dict[int, Tally] = {}
+        self._began = time.perf_counter()
+        games = [name for group in spec.groups for name in group.metrics]
+        own = list(dict.fromkeys(["return", *games]))
+        self._training = Tables(folder / "metrics.csv", [*own, "loss", "grad_norm", "epsilon"])
+        self._testing = Tables(folder / "evaluations.csv", [*own, "return_se"])
+        self._board = TensorBoard(
+            folder / "tensorboard", plan.episodes_after(first_round) + 1 if first_round else None
+        )
+
+    @property
+    def wall_s(self) -> float:
+        """Seconds of training, interruptions left out."""
+        return self.wall_before + time.perf_counter() - self._began
+
+    def collected(self, round_: int, fragments: Sequence[Fragment]) -> None:
+        """Count episodes."""
+        tally = self._tallies.setdefault(round_ + 1, Tally())
+        tally.add(fragments)
+        done = self.plan.episodes_after(round_) + tally.episodes
+        self.progress.played(done, self.steps + sum(t.steps for t in self._tallies.values()))
+
+    def learned(self, update: Update) -> None:
+        """One row per agent: what the round brought and what was learned from it."""
+        tally = self._tallies.pop(update.version)
+        self.steps += tally.steps
+        self.learning.add(update.spent)
+        rows = self._rows(update.version, tally)
+        for index, part in enumerate(self.parts):
+            for name, values in update.metrics.get(index, {}).items():
+                for i, value in enumerate(values):
+                    rows[part.herd_first + i][name] = float(value)
+        self._training.write(rows)
+        self._board.write("train", rows)
+        self.progress.learned(rows, update.spent)
+        if self.callback is not None and self.callback(rows) is False:
+            self.request_stop()
+
+    def _rows(self, round_: int, tally: Tally) -> list[Row]:
+        rows: list[Row] = []
+        players = [part.player for part in self.parts for _ in range(part.agents)]
+        for g, group in enumerate(self.spec.groups):
+            for agent in range(group.size):
+                row: Row = {
+                    "round": round_,
+                    "episodes": self.plan.episodes_after(round_),
+                    "agent_steps": self.steps,
+                    "wall_s": self.wall_s,
+                    "group": group.name,
+                    "agent": len(rows),
+                    "player": players[len(rows)],
+                    "return": float(tally.returns[g][agent] / tally.episodes),
+                }
+                means = tally.metrics[g][agent] / tally.episodes
+                row.update({name: float(m) for name, m in zip(group.metrics, means, strict=True)})
+                rows.append(row)
+        return rows
+
+    def evaluated(self, published: Update, results: Sequence[Sequence[Fragment]]) -> None:
+        """Write the scores down; keep the weights if they are the best so far."""
+        tally = Tally()
+        for fragments in results:
+            tally.add(fragments)
+        rows = self._rows(published.version, tally)
+        returns = [
+            np.concatenate([fragments[g].returns for fragments in results])  # (episodes, agents)
+            for g in range(len(self.spec.groups))
+        ]
+        errors = np.concatenate([standard_error(r) for r in returns])
+        for row, error in zip(rows, errors, strict=True):
+            row["return_se"] = float(error)
+        self._testing.write(rows)
+        self._board.write("evaluate", rows)
+        total = np.concatenate(returns, axis=1).sum(axis=1)
+        self.evaluation = {
+            "episodes": tally.episodes,
+            "mean_return": [row["return"] for row in rows],
+            "total_return": float(total.mean()),
+            "total_return_se": float(standard_error(total)),
+        }
+        self.progress.evaluated(self.evaluation)
+        if self.best is None or total.mean() > self.best:
+            self.best = float(total.mean())
+            facts = {"version": published.version, "total_return": self.best, **self.identity()}
+            checkpoint.write(self.folder / "best", {"policy": self._named(published.rows)}, facts)
+
+    def save(self, loop: Loop) -> None:
+        """Write a checkpoint of the last whole round, then forget the oldest."""
+        spent = loop.collectors.spent
+        facts = {
+            **self.identity(),
+            "rounds": loop.rounds,
+            "attended": loop.attended,
+            "episodes": self.plan.episodes_after(loop.rounds),
+            "version": loop.trainers.version,
+            "published": loop.published.version,
+            "agent_steps": self.steps,
+            "wall_s": self.wall_s,
+            "collect": [spent.wall, spent.cpu],
+            "learn": [self.learning.wall, self.learning.cpu],
+            "waited_s": loop.trainers.waited_s,
+            "best": self.best,
+        }
+        files: dict[str, checkpoint.Arrays] = {
+            "learner": loop.trainers.state(),
+            "policy": self._named(loop.trainers.rows()),
+        }
+        if loop.published.version != loop.trainers.version:
+            files["acting"] = {str(part): rows for part, rows in loop.published.rows.items()}
+        folder = self.folder / "checkpoints"
+        checkpoint.write(folder / f"{facts['episodes']:09d}", files, facts)
+        for old in sorted(folder.glob("[0-9]*"))[: -self.plan.keep_checkpoints]:
+            remove(old)
+        self.progress.saved(facts["episodes"])
+
+    def identity(self) -> Row:
+        """What a checkpoint must agree on to be of this run."""
+        return {"game": self.plan.game, "players": [part.player for part in self.parts], "agents": self.spec.agents}
+
+    def load(self, rows: Rows) -> None:
+        """Hold these rows, for the fingerprint."""
+        for part, own in rows.items():
+            self.seats[part].policy.load(own, 0)
+
+    def _named(self, rows: Rows) -> checkpoint.Arrays:
+        """Weights of the learning agents, by agent and name."""
+        return {
+            f"{self.parts[part].herd_first + i}/{name}": array
+            for part, own in rows.items()
+            for i, arrays in enumerate(self.seats[part].policy.named(own))
+            for name, array in arrays.items()
+        }
+
+    def fingerprint(self) -> str:
+        """The hash of the weights held."""
+        return weights_sha256(seat.policy for seat in self.seats)
+
+    def close(self) -> None:
+        """Close every file."""
+        self._training.close()
+        self._testing.close()
+        self._board.close()
+
+
+def standard_error(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Of the mean along the first axis; nan for a single value."""
+    if len(values) < 2:
+        return np.full(values.shape[1:], np.nan)
+    error: NDArray[np.float64] = np.asarray(values.std(axis=0, ddof=1) / np.sqrt(len(values)))
+    return error
+
+
+def remove(folder: Path) -> None:
+    """Delete a checkpoint, its index first so that half of one is never taken for a whole."""
+    (folder / checkpoint.INDEX).unlink(missing_ok=True)
+    for file in folder.iterdir():
+        file.unlink()
+    folder.rmdir()
