@@ -80,7 +80,9 @@ def _check_spec(entry: GameEntry, options: Mapping[str, Any]) -> str | None:
         return "the spec has no turns or no groups"
     for group in spec.groups:
         if group.size < 1 or group.actions < 2:
-            return f"group {group.name!r} has {group.size} agents and {group.actions} actions; it needs 1 and 2 at least"
+            return (
+                f"group {group.name!r} has {group.size} agents and {group.actions} actions; it needs 1 and 2 at least"
+            )
     return None
 
 
@@ -187,7 +189,11 @@ CHECKS: tuple[tuple[str, str, Test], ...] = (
     ("rewards are finite", "one bad reward ruins an agent's network", _check_rewards),
     ("the same key gives the same episode", "runs cannot be repeated, resumed or replayed", _check_repeats),
     ("another key gives another episode", "agents learn one episode by heart", _check_seeds),
-    ("worlds do not influence each other", "results depend on how many worlds and workers there are", _check_apart),
+    (
+        "worlds do not influence each other",
+        "results depend on how many worlds and workers there are",
+        _check_apart,
+    ),
     ("reset forgets everything", "results depend on which worker played before", _check_again),
     ("episodes end, and say how", "values are bootstrapped from the wrong place", _check_over),
     ("somebody who must act may act", "the agent has no move", _check_mask),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -45,13 +46,24 @@ class Manner:
     one_by_one: bool = False  # one agent's forward pass at a time
 
 
+def shares(count: int, parts: int) -> list[tuple[int, int]]:
+    """0 … count-1 cut into at most `parts` balanced ranges."""
+    parts = min(parts, count)
+    return list(pairwise(count * i // parts for i in range(parts + 1)))
+
+
 def frames(spec: GameSpec, seats: Sequence[Seat], group: int) -> int:
     """The most frames any policy of a group looks at."""
     return max([seat.policy.frames for seat in seats if seat.group == group], default=1)
 
 
 def room(
-    spec: GameSpec, seats: Sequence[Seat], manner: Manner, task: Task, first_turn: int = 0, turns: int | None = None
+    spec: GameSpec,
+    seats: Sequence[Seat],
+    manner: Manner,
+    task: Task,
+    first_turn: int = 0,
+    turns: int | None = None,
 ) -> list[Fragment]:
     """Empty fragments, one per group, for `turns` turns (default: a whole episode) of a task."""
     episodes = np.array(task.episodes, np.int64)
@@ -95,9 +107,7 @@ class Player:
         assert self.task is not None, "start a task first"
         return room(self.game.spec, self.seats, self.manner, self.task, self._turn, turns)
 
-    def play(
-        self, out: Sequence[Fragment], stop: Callable[[], None] = lambda: None
-    ) -> list[Fragment]:
+    def play(self, out: Sequence[Fragment], stop: Callable[[], None] = lambda: None) -> list[Fragment]:
         """Play until `out` is full or every world is over; returns `out` cut to the turns played.
 
         `stop` is called every turn and may raise.

@@ -60,5 +60,5 @@ class StorageError(RemudaError):
     """The disk refused to take what had to be written."""
 
 
-class Stopped(RemudaError):  # noqa: N818 - not a failure
+class Stopped(RemudaError):
     """A person or a callback asked the run to end."""

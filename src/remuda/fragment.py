@@ -69,9 +69,7 @@ class Fragment:
         return int(self.alive.sum())
 
 
-def blank(
-    origin: Origin, group: Group, turns: int, before: int, extras: tuple[str, ...] = ()
-) -> Fragment:
+def blank(origin: Origin, group: Group, turns: int, before: int, extras: tuple[str, ...] = ()) -> Fragment:
     """A fragment with room for `turns` turns, to be filled by a collector."""
     worlds = len(origin.worlds)
     per_turn = (turns, worlds, group.size)
@@ -97,9 +95,7 @@ def cut(fragment: Fragment, worlds: slice, turns: int | None = None) -> Fragment
     n = fragment.turns if turns is None else turns
     origin = fragment.origin
     return Fragment(
-        origin=Origin(
-            origin.group, origin.worlds[worlds], origin.episodes[worlds], origin.first_turn, origin.purpose
-        ),
+        origin=Origin(origin.group, origin.worlds[worlds], origin.episodes[worlds], origin.first_turn, origin.purpose),
         before=fragment.before,
         obs=fragment.obs[: fragment.before + n + 1, worlds],
         actions=fragment.actions[:n, worlds],

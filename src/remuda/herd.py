@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from remuda.collect import Seat
+from remuda.collect import Seat, shares
 from remuda.config import Plan
 from remuda.errors import ConfigError, UnknownName
 from remuda.game import GameSpec
@@ -57,9 +57,7 @@ def assign(plan: Plan, spec: GameSpec) -> list[Part]:
     parts: list[Part] = []
     for index, group in enumerate(spec.groups):
         offset = spec.first_agent(index)
-        edges = [
-            i for i in range(1, group.size) if players[offset + i] != players[offset + i - 1]
-        ]
+        edges = [i for i in range(1, group.size) if players[offset + i] != players[offset + i - 1]]
         for first, last in zip([0, *edges], [*edges, group.size], strict=True):
             parts.append(Part(index, first, last, offset + first, players[offset + first]))
     return parts
@@ -99,8 +97,6 @@ def make_seat(part: Part, plan: Plan, spec: GameSpec, device: str) -> Seat:
 def make_learners(part: Part, plan: Plan, spec: GameSpec, device: str, slices: int) -> list[Learner]:
     """The part's learners, its agents split into balanced slices."""
     options = learner_options(plan, part.player)
-    count = min(slices, part.agents)
-    edges = [part.agents * i // count for i in range(count + 1)]
     return [
         LEARNERS[part.player](
             Post(
@@ -118,7 +114,7 @@ def make_learners(part: Part, plan: Plan, spec: GameSpec, device: str, slices: i
             ),
             options,
         )
-        for a, b in zip(edges[:-1], edges[1:], strict=True)
+        for a, b in shares(part.agents, slices)
     ]
 
 
@@ -154,5 +150,3 @@ def weights_sha256(policies: Iterable[Policy]) -> str:
 def parameters(policies: Sequence[Policy]) -> int:
     """Numbers in all networks together, without padding."""
     return sum(a.size for policy in policies for arrays in policy.weights() for a in arrays.values())
-
-

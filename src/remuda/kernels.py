@@ -26,7 +26,7 @@ def kernel(function: F) -> F:
     """Compile `function` on first use, releasing the GIL while it runs."""
     if numba.config.DISABLE_JIT:
         # Counter-based randomness wraps around on purpose; numpy would warn where machine code does not.
-        return cast(F, np.errstate(over="ignore")(function))
+        return np.errstate(over="ignore")(function)
     previous = numba.config.CACHE_DIR
     numba.config.CACHE_DIR = str(cache_directory(Path(inspect.getfile(function)).parent))
     try:

@@ -66,11 +66,10 @@ class Policy(ABC):
 
     def load_weights(self, weights: list[dict[str, NDArray[np.float32]]]) -> None:
         """Take over what `weights` gave, one entry per agent."""
+        del weights  # a player without weights has nothing to take
 
 
-def explore(
-    greedy: NDArray[np.int64], chance: NDArray[np.float64], sight: Sight, actions: int
-) -> NDArray[np.int64]:
+def explore(greedy: NDArray[np.int64], chance: NDArray[np.float64], sight: Sight, actions: int) -> NDArray[np.int64]:
     """Replace greedy actions by uniformly random allowed ones, each with its chance."""
     u = uniforms(sight.keys, 2)
     random = (u[..., 1] * actions).astype(np.int64)

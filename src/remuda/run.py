@@ -156,7 +156,10 @@ def resume(
     """Go on with a run as if it had never stopped; `engine` and `n_workers` may change on the way."""
     run = Run(path)
     plan = run.plan.model_copy(update={k: v for k, v in placement.items() if v is not None})
-    return _go(run.path, plan, run.checkpoint(checkpoint_name), callback, quiet)
+    start = run.checkpoint(checkpoint_name)
+    if checkpoint.read_index(start).get("rounds") == plan.rounds and (run.path / RESULT).is_file():
+        raise RunError(f"{run.path} is finished: all {plan.total_episodes} episodes are trained")
+    return _go(run.path, plan, start, callback, quiet)
 
 
 def _new_folder(out: Path | str | None, plan: Plan) -> Path:
@@ -195,7 +198,9 @@ def _go(
         seats = [make_seat(part, plan, spec, device) for part in parts]
         facts = checkpoint.read_index(start) if start else {}
         stack.enter_context(_locked(_make(folder, plan, fresh=start is None)))
-        progress = stack.enter_context(Progress(plan.total_episodes, facts.get("episodes", 0), folder / "console.log", quiet))
+        progress = stack.enter_context(
+            Progress(plan.total_episodes, facts.get("episodes", 0), folder / "console.log", quiet)
+        )
         stack.enter_context(_interruptible(asked, progress))
         if start:
             for name in ("metrics.csv", "evaluations.csv"):
@@ -265,7 +270,9 @@ def _restore(loop: Loop, recorder: Recorder, start: Path, facts: Row) -> None:
     """Put everybody where the checkpoint says they were."""
     mine = recorder.identity()
     if any(facts.get(name) != value for name, value in mine.items()):
-        raise CheckpointError(f"checkpoint {start} belongs to another herd: it has {facts.get('players')} in {facts.get('game')}")
+        raise CheckpointError(
+            f"checkpoint {start} belongs to another herd: it has {facts.get('players')} in {facts.get('game')}"
+        )
     try:
         loop.trainers.restore(facts["version"], checkpoint.read(start, "learner"))
         rows = loop.trainers.rows()

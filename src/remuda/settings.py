@@ -45,9 +45,7 @@ def complete(plan: Plan) -> Plan:
     for name in plan.learner_options:
         if name not in LEARNERS:
             raise UnknownName("learner in learner_options", name, LEARNERS)
-    chosen = {
-        part.player: learner_options(plan, part.player).model_dump() for part in parts if part.learns
-    }
+    chosen = {part.player: learner_options(plan, part.player).model_dump() for part in parts if part.learns}
     return plan.model_copy(update={"learner_options": chosen})
 
 

@@ -105,16 +105,17 @@ class Treasurehunt(Game):
             low=0,
             high=1,
         )
-        super().__init__(
-            GameSpec("treasurehunt", (group,), options.turns, options.model_dump()), len(worlds)
-        )
+        super().__init__(GameSpec("treasurehunt", (group,), options.turns, options.model_dump()), len(worlds))
         count = len(worlds)
         values = np.zeros((count, KINDS), np.float32)
-        for kind, value in ((WALL, options.wall), (GEM, options.gem), (FOOD, options.food), (BONE, options.bone)):
+        for kind, value in (
+            (WALL, options.wall),
+            (GEM, options.gem),
+            (FOOD, options.food),
+            (BONE, options.bone),
+        ):
             values[:, kind] = per_world(value, worlds)
-        self.rules = Rules(
-            log_miss(per_world(options.spawn, worlds)), values, options.radius, options.turns
-        )
+        self.rules = Rules(log_miss(per_world(options.spawn, worlds)), values, options.radius, options.turns)
         signals = self.signals[0]
         self.state = State(
             planes=np.zeros((count, options.height, options.width), np.uint8),

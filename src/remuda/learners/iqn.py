@@ -77,8 +77,7 @@ class IQNPolicy(Policy):
         arrays = self.network.layout.arrays(self._weights)
         phi = self.network.acting_phi(arrays)
         self._arrays = [
-            ({name: array[i : i + 1] for name, array in arrays.items()}, phi[i : i + 1])
-            for i in range(self.agents)
+            ({name: array[i : i + 1] for name, array in arrays.items()}, phi[i : i + 1]) for i in range(self.agents)
         ]
         self._stacked = (arrays, phi)
 
@@ -194,7 +193,12 @@ class IQN(Learner):
         agents = slice(first, last)
         keys = self._keys(agents, update)
         batch = self.memory.sample(
-            first, last, keys[Stream.SAMPLE], self.options.batch_size, self.options.n_step, self._gamma[agents]
+            first,
+            last,
+            keys[Stream.SAMPLE],
+            self.options.batch_size,
+            self.options.n_step,
+            self._gamma[agents],
         )
         rows = self.weights[agents].detach().requires_grad_()
         loss = self._loss(rows, self.target[agents], batch, keys)
@@ -220,7 +224,7 @@ class IQN(Learner):
         size = self.options.batch_size
         agents = len(rows)
         taus = torch.from_numpy(rng.uniforms(keys[Stream.TAU], 2 * size * q).astype(np.float32)).to(device)
-        taus, target_taus = taus.split(size * q, dim=1)
+        taus, target_taus = taus.split_with_sizes([size * q, size * q], dim=1)
         noise = Noise.draw(keys[Stream.NOISE], 0, net, device)
         target_noise = Noise.draw(keys[Stream.NOISE], 1, net, device)
         arrays = net.layout.arrays(rows)
@@ -289,4 +293,3 @@ def _runs(ready: NDArray[np.bool_]) -> list[tuple[int, int]]:
     """Ranges of neighbouring agents that are ready."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], ready, [False]]).astype(np.int8)))
     return [(int(a), int(b)) for a, b in edges.reshape(-1, 2)]
-

@@ -109,9 +109,7 @@ class Memory:
         self.counts[agent] += turns
         return place
 
-    def sample(
-        self, first: int, last: int, keys: Keys, batch: int, n_step: int, gamma: NDArray[np.float64]
-    ) -> Batch:
+    def sample(self, first: int, last: int, keys: Keys, batch: int, n_step: int, gamma: NDArray[np.float64]) -> Batch:
         """Draw transitions uniformly, with replacement, for agents first … last-1 with one key each."""
         if self._table is None:
             self._table = self._tabulate()

@@ -1,8 +1,8 @@
 """The IQN network of a herd as functions of stacked weights.
 
-    frames → body → features ─┐
-                              × → noisy layer → noisy head: value and advantages → quantiles of Q
-    τ → cosines → layer → φ ──┘
+frames → body → features ─┐
+                          × → noisy layer → noisy head: value and advantages → quantiles of Q
+τ → cosines → layer → φ ──┘
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Noise:
         sizes = (width, width, width, outputs)
         eps = rng.normals(rng.keys(keys, which), sum(sizes)).astype(np.float32)
         eps = np.sign(eps) * np.sqrt(np.abs(eps))
-        a, b, c, d = torch.from_numpy(eps).to(device).split(sizes, dim=1)
+        a, b, c, d = torch.from_numpy(eps).to(device).split_with_sizes(sizes, dim=1)
         return cls(a.unsqueeze(1), b.unsqueeze(2), c.unsqueeze(1), d.unsqueeze(2))
 
 
@@ -155,9 +155,9 @@ class IQNNetwork:
         agents, rows, width = features.shape
         phi = self.phi(arrays, taus).view(agents, rows, -1, width)
         hidden = (features.unsqueeze(2) * phi).view(agents, -1, width)
-        layer = _noisy(arrays, "layer", noise and (noise.layer_in, noise.layer_out))
+        layer = _noisy(arrays, "layer", (noise.layer_in, noise.layer_out) if noise else None)
         hidden = linear(hidden, *layer, self.precision).relu()
-        head = _noisy(arrays, "head", noise and (noise.head_in, noise.head_out))
+        head = _noisy(arrays, "head", (noise.head_in, noise.head_out) if noise else None)
         return self._duel(linear(hidden, *head, self.precision)).view(agents, rows, -1, self.actions)
 
     def _duel(self, out: Tensor) -> Tensor:
@@ -180,9 +180,7 @@ def _add_linear(layout: Layout, name: str, inputs: int, outputs: int) -> None:
     layout.add(f"{name}.bias", (outputs,), spread)
 
 
-def _noisy(
-    arrays: dict[str, Tensor], name: str, noise: tuple[Tensor, Tensor] | None
-) -> tuple[Tensor, Tensor]:
+def _noisy(arrays: dict[str, Tensor], name: str, noise: tuple[Tensor, Tensor] | None) -> tuple[Tensor, Tensor]:
     weight, bias = arrays[f"{name}.weight"], arrays[f"{name}.bias"]
     if noise is None:
         return weight, bias
@@ -252,5 +250,3 @@ def _import_class(path: str) -> Any:
         return getattr(import_module(module_name), name)
     except (ImportError, AttributeError) as error:
         raise ConfigError(f"body={path!r} cannot be imported: {error}") from None
-
-

@@ -54,9 +54,7 @@ class Layout:
     def __init__(self) -> None:
         self.entries: list[Entry] = []
 
-    def add(
-        self, name: str, shape: Sequence[int], spread: float, centre: float = 0.0, pad: bool = True
-    ) -> None:
+    def add(self, name: str, shape: Sequence[int], spread: float, centre: float = 0.0, pad: bool = True) -> None:
         """Append an array; padding stays zero for ever because nothing flows through it."""
         room = tuple(padded(n) for n in shape) if pad else tuple(shape)
         self.entries.append(Entry(name, tuple(shape), room, self.size, spread, centre))
@@ -72,10 +70,8 @@ class Layout:
 
     def arrays(self, rows: Tensor) -> dict[str, Tensor]:
         """Each array of all agents, (agents, *room), differentiable with respect to `rows`."""
-        pieces = rows.split(self._sizes, dim=1)
-        return {
-            e.name: piece.unflatten(1, e.room) for e, piece in zip(self.entries, pieces, strict=True)
-        }
+        pieces = rows.split_with_sizes(self._sizes, dim=1)
+        return {e.name: piece.view(len(rows), *e.room) for e, piece in zip(self.entries, pieces, strict=True)}
 
     def initial(self, keys: Keys) -> NDArray[np.float32]:
         """First weights, one row per key, each drawn from its own key."""

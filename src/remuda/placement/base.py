@@ -118,10 +118,7 @@ class Trainers(ABC):
 
     def rows(self) -> Rows:
         """The newest rows."""
-        return {
-            part: np.concatenate([learner.rows() for learner in slices])
-            for part, slices in self.learners.items()
-        }
+        return {part: np.concatenate([learner.rows() for learner in slices]) for part, slices in self.learners.items()}
 
     def state(self) -> dict[str, NDArray[Any]]:
         """Everything the next update depends on, however the herd is sliced."""

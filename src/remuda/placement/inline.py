@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from remuda.collect import Manner, Player, Seat, Task, room
+from remuda.collect import Manner, Player, Seat, Task, room, shares
 from remuda.errors import OrderError
 from remuda.fragment import Fragment, cut
 from remuda.game import Game, GameSpec
@@ -68,11 +68,9 @@ class InlineCollectors(Collectors):
 
     def _split(self, task: Task) -> list[Task]:
         """Balanced parts of neighbouring worlds, one per thread."""
-        count = min(self._threads, len(task.episodes))
-        edges = [len(task.episodes) * i // count for i in range(count + 1)]
         return [
             Task(task.episodes[a:b], task.purpose, task.exploration)
-            for a, b in zip(edges[:-1], edges[1:], strict=True)
+            for a, b in shares(len(task.episodes), self._threads)
         ]
 
     def _start(self, task: Task) -> Player:

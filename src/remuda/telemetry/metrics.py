@@ -90,17 +90,17 @@ class TensorBoard:
     def __init__(self, folder: Path, purge_step: int | None) -> None:
         from torch.utils.tensorboard import SummaryWriter  # slow to import, and only training needs it
 
-        self._writer = SummaryWriter(str(folder), purge_step=purge_step, flush_secs=30)  # type: ignore[no-untyped-call]
+        self._writer = SummaryWriter(str(folder), purge_step=purge_step, flush_secs=30)
 
     def write(self, kind: str, rows: Iterable[Mapping[str, Any]]) -> None:
         """Every number of every row, against episodes."""
         for row in rows:
             for name, value in row.items():
                 if name not in KEYS and value == value:
-                    self._writer.add_scalar(  # type: ignore[no-untyped-call]
+                    self._writer.add_scalar(
                         f"{kind}/{name}/{row['group']}{row['agent']}", float(value), int(row["episodes"])
                     )
 
     def close(self) -> None:
         """Flush and close."""
-        self._writer.close()  # type: ignore[no-untyped-call]
+        self._writer.close()

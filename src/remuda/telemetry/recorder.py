@@ -77,9 +77,7 @@ class Recorder:
         own = list(dict.fromkeys(["return", *games]))
         self._training = Tables(folder / "metrics.csv", [*own, "loss", "grad_norm", "epsilon"])
         self._testing = Tables(folder / "evaluations.csv", [*own, "return_se"])
-        self._board = TensorBoard(
-            folder / "tensorboard", plan.episodes_after(first_round) + 1 if first_round else None
-        )
+        self._board = TensorBoard(folder / "tensorboard", plan.episodes_after(first_round) + 1 if first_round else None)
 
     @property
     def wall_s(self) -> float:
@@ -188,7 +186,11 @@ class Recorder:
 
     def identity(self) -> Row:
         """What a checkpoint must agree on to be of this run."""
-        return {"game": self.plan.game, "players": [part.player for part in self.parts], "agents": self.spec.agents}
+        return {
+            "game": self.plan.game,
+            "players": [part.player for part in self.parts],
+            "agents": self.spec.agents,
+        }
 
     def load(self, rows: Rows) -> None:
         """Hold these rows, for the fingerprint."""

@@ -99,9 +99,7 @@ def play(run: Run, seats: Sequence[Seat], episode: int, exploration: float = 0.0
 def make_film(target: Path, games: Iterator[Game]) -> None:
     """A GIF of world 0, each cell a square."""
     pictures = [_enlarge(game.render(0)) for game in games]
-    pictures[0].save(
-        target, save_all=True, append_images=pictures[1:], duration=FRAME_MS, loop=0, optimize=False
-    )
+    pictures[0].save(target, save_all=True, append_images=pictures[1:], duration=FRAME_MS, loop=0, optimize=False)
 
 
 def _enlarge(picture: NDArray[np.uint8]) -> Image.Image:

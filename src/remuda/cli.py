@@ -1,0 +1,300 @@
+"""The command line."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+import remuda
+from remuda.config import Options, Plan, read_assignments, read_yaml
+from remuda.engines import ENGINES
+from remuda.errors import ConfigError, RemudaError, StorageError, UsageError
+from remuda.games import SHIPPED, find_game
+from remuda.herd import LEARNERS, PLAYERS, assign, make_seat
+from remuda.run import CONFIG, Run
+from remuda.settings import make_plan, spec_of
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    help="Train herds of independent agents: each its own network, memory and optimiser.",
+)
+
+ANY_FLAG = {"ignore_unknown_options": True, "allow_interspersed_args": True}
+Words = Annotated[
+    list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="any other setting, also as --key value")
+]
+Json = Annotated[bool, typer.Option("--json", help="print one JSON object at the end")]
+
+
+@app.command(context_settings=ANY_FLAG)
+def train(
+    game: Annotated[str | None, typer.Argument(help="a shipped game (see `remuda games`) or module:entry")] = None,
+    words: Words = None,
+    agents: Annotated[int | None, typer.Option(help="agents in the game")] = None,
+    worlds: Annotated[int | None, typer.Option(help="copies of the game played side by side")] = None,
+    epochs: Annotated[int | None, typer.Option(help="episodes per world; or say --total-episodes")] = None,
+    total_episodes: Annotated[int | None, typer.Option(help="episodes over all worlds")] = None,
+    seed: Annotated[int | None, typer.Option(help="decides every random number")] = None,
+    learner: Annotated[str | None, typer.Option(help="see `remuda learners`")] = None,
+    engine: Annotated[str | None, typer.Option(help="see `remuda engines`")] = None,
+    n_workers: Annotated[int | None, typer.Option(help="threads or processes; default: the cores")] = None,
+    deterministic: Annotated[
+        bool | None, typer.Option("--deterministic", help="the same weights on every engine")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="the run directory; must not exist")] = None,
+    config: Annotated[Path | None, typer.Option(help="YAML file of settings; flags and words override it")] = None,
+    as_json: Json = False,
+) -> None:
+    """Train a herd.
+
+    `remuda train treasurehunt --agents 4 --worlds 32 lr=0.001 spawn=0.01`
+
+    Ends with a run directory: config, metrics, checkpoints, learning curve and film. Ctrl-C saves;
+    `remuda resume` goes on.
+    """
+    flags = {
+        "game": game, "agents": agents, "worlds": worlds, "epochs": epochs, "total_episodes": total_episodes,
+        "seed": seed, "learner": learner, "engine": engine, "n_workers": n_workers, "deterministic": deterministic,
+    }  # fmt: skip
+    settings = {**(read_yaml(config) if config else {}), **_given(flags), **_words(words)}
+    _conclude(remuda.train(out=out, **settings), as_json)
+
+
+@app.command()
+def resume(
+    run: Annotated[Path, typer.Argument(help="a run directory")],
+    checkpoint: Annotated[str | None, typer.Option(help="which one; default: the newest")] = None,
+    engine: Annotated[str | None, typer.Option(help="go on with another engine")] = None,
+    n_workers: Annotated[int | None, typer.Option(help="go on with more or fewer threads", min=1)] = None,
+    as_json: Json = False,
+) -> None:
+    """Go on with a run as if it had never stopped."""
+    finished = remuda.resume(run, checkpoint_name=checkpoint, engine=engine, n_workers=n_workers)
+    _conclude(finished, as_json)
+
+
+@app.command(context_settings=ANY_FLAG)
+def evaluate(
+    target: Annotated[str, typer.Argument(help="a run directory, or a game for players named by learners=…")],
+    words: Words = None,
+    episodes: Annotated[int, typer.Option(help="how many", min=1)] = 100,
+    epsilon: Annotated[float, typer.Option(help="share of random actions; 0 is greedy", min=0.0, max=1.0)] = 0.0,
+    checkpoint: Annotated[str | None, typer.Option(help="which one, or `best`; default: the newest")] = None,
+    as_json: Json = False,
+) -> None:
+    """Score a trained herd, or agents of different runs in one world.
+
+    `remuda evaluate runs/a --episodes 500`
+
+    `remuda evaluate treasurehunt 'learners={0: frozen:runs/a/0, 1: frozen:runs/b/1}'`
+    """
+    from remuda.evaluate import evaluate as score
+
+    if (Path(target) / CONFIG).is_file():
+        run = Run(target)
+        plan = run.plan.model_copy(update=_placement(_words(words)))
+        spec, seats = run.spec, _seats(run, checkpoint)
+    else:
+        plan = make_plan({"game": target, **_words(words)})
+        spec = spec_of(plan)
+        parts = assign(plan, spec)
+        if any(part.learns for part in parts):
+            raise ConfigError(
+                "evaluate takes trained or scripted players: give learners={0: frozen:RUN/0, …} or learner=random"
+            )
+        seats = [make_seat(part, plan, spec, "cpu") for part in parts]
+    summary = score(plan, spec, seats, episodes, epsilon).summary()
+    if as_json:
+        print(json.dumps(summary))
+        return
+    table = Table("agent", "return", "95 %", *summary["metrics"])
+    for agent, (mean, width) in enumerate(zip(summary["mean_return"], summary["mean_return_ci95"], strict=True)):
+        table.add_row(str(agent), f"{mean:.2f}", _pm(width), *(f"{m[agent]:.2f}" for m in summary["metrics"].values()))
+    Console().print(table)
+    print(f"total return {summary['total_return']:.2f} {_pm(summary['total_return_ci95'])} over {episodes} episodes")
+
+
+@app.command()
+def watch(
+    run: Annotated[Path, typer.Argument(help="a run directory")],
+    gif: Annotated[Path | None, typer.Option(help="where to write the film; default: watch.gif in the run")] = None,
+    terminal: Annotated[bool, typer.Option("--terminal", help="play in this terminal instead")] = False,
+    episode: Annotated[int, typer.Option(help="which evaluation episode", min=0)] = 0,
+    checkpoint: Annotated[str | None, typer.Option(help="which one, or `best`; default: the newest")] = None,
+    delay: Annotated[float, typer.Option(help="seconds between turns in the terminal", min=0.0)] = 0.1,
+) -> None:
+    """Watch a trained herd play, as a GIF or in the terminal."""
+    import time
+
+    from rich.live import Live
+    from rich.text import Text
+
+    from remuda.telemetry.report import make_film, play
+
+    opened = Run(run)
+    games = play(opened, _seats(opened, checkpoint), episode)
+    if not terminal:
+        target = gif or opened.path / "watch.gif"
+        make_film(target, games)
+        print(target)
+        return
+    with Live(console=Console(), auto_refresh=False) as live:
+        for turn, game in enumerate(games):
+            live.update(Text(f"{game.text(0)}\nturn {turn + 1}"), refresh=True)
+            time.sleep(delay)
+
+
+@app.command(context_settings=ANY_FLAG)
+def check(
+    game: Annotated[str, typer.Argument(help="a shipped game or module:entry of your own")],
+    words: Words = None,
+) -> None:
+    """Run the conformance suite on a game; says what each finding means for training."""
+    findings = remuda.check(game, **_words(words))
+    for finding in findings:
+        print(f"{'ok  ' if finding.good else 'FAIL'} {finding.promise}")
+        if not finding.good:
+            print(f"     {finding.problem}\n     for training this means: {finding.meaning}")
+    if not all(finding.good for finding in findings):
+        raise typer.Exit(1)
+
+
+@app.command()
+def games(name: Annotated[str | None, typer.Argument(help="show this game's options")] = None) -> None:
+    """List the games, or one game's options."""
+    if name:
+        entry = find_game(name)
+        print(f"{entry.name}: {entry.summary}")
+        _options_table(entry.options)
+        return
+    table = Table("game", "what it is")
+    for shipped in SHIPPED:
+        table.add_row(shipped, find_game(shipped).summary)
+    Console().print(table)
+
+
+@app.command()
+def engines() -> None:
+    """List the engines: where collecting and learning happen, and who waits for whom."""
+    table = Table("engine", "collects", "learns", "waits for", "deterministic")
+    for row in ENGINES.values():
+        table.add_row(row.name, row.collectors, row.trainers, row.waits_for, "yes" if row.deterministic else "no")
+    Console().print(table)
+
+
+@app.command()
+def learners(name: Annotated[str | None, typer.Argument(help="show this learner's options")] = None) -> None:
+    """List the learners and players, or one learner's options."""
+    if name:
+        if name not in LEARNERS:
+            raise remuda.errors.UnknownName("learner", name, LEARNERS)
+        _options_table(LEARNERS[name].options_type())
+        return
+    table = Table("name", "what it is")
+    for key, learner in LEARNERS.items():
+        table.add_row(key, (learner.__doc__ or "").splitlines()[0])
+    for key, player in PLAYERS.items():
+        table.add_row(key, (player.__doc__ or "").splitlines()[0])
+    table.add_row("frozen:RUN/agent", "A trained agent of another run; it does not learn.")
+    Console().print(table)
+
+
+@app.command()
+def settings() -> None:
+    """List the settings of a plan; games and learners have more."""
+    _options_table(Plan)
+
+
+def _options_table(options: type[Options]) -> None:
+    table = Table("option", "default", "what it does")
+    for name, info in options.model_fields.items():
+        default = "" if info.is_required() else str(info.default)
+        table.add_row(name, default, info.description or "")
+    Console().print(table)
+
+
+def _given(flags: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in flags.items() if value is not None}
+
+
+def _words(words: list[str] | None) -> dict[str, Any]:
+    """`key=value`, `--key=value` and `--key value` words as settings."""
+    assignments: list[str] = []
+    rest = list(words or [])
+    while rest:
+        word = rest.pop(0)
+        if word.startswith("--") and "=" not in word:
+            if not rest or rest[0].startswith("--"):
+                raise ConfigError(f"{word} needs a value: {word} VALUE")
+            word = f"{word}={rest.pop(0)}"
+        assignments.append(word.removeprefix("--"))
+    return {name.replace("-", "_"): value for name, value in read_assignments(assignments).items()}
+
+
+def _placement(words: dict[str, Any]) -> dict[str, Any]:
+    allowed = ("seed", "n_workers", "worlds")
+    for name in words:
+        if name not in allowed:
+            raise ConfigError(f"{name} cannot be changed when evaluating a run: only {', '.join(allowed)}")
+    return words
+
+
+def _seats(run: Run, checkpoint: str | None) -> Any:
+    from remuda.telemetry.report import seats_of
+
+    return seats_of(run, checkpoint)
+
+
+def _pm(width: float | None) -> str:
+    return "" if width is None or width != width else f"± {width:.2f}"
+
+
+def _conclude(run: Run, as_json: bool) -> None:
+    """Say what came out of it and where to look."""
+    result = run.result
+    if as_json:
+        print(json.dumps(result))
+        return
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    first, last = result["first_mean_return"], result["mean_return"]
+    if first is not None:
+        console.print(f"total return: {sum(first):.1f} in the first tenth, {sum(last):.1f} in the last")
+    console.print(f"weights {result['weights_sha256'][:16]}…, {result['agent_steps_per_s']:,.0f} agent-steps/s")
+    console.print(
+        f"look at {run.path}/curve.png and herd.gif, or `remuda watch {run.path} --terminal`, "
+        f"or `tensorboard --logdir {run.path}`"
+    )
+
+
+def _usage_sentence(error: Exception) -> str:
+    """What the command line's own parser says, with the name of the flag it says it about."""
+    parameter = getattr(error, "param", None)
+    flag = f"{parameter.opts[0]}: " if parameter is not None and parameter.opts else ""
+    return f"{flag}{getattr(error, 'message', error)}"
+
+
+def main() -> None:
+    """Run the command line: one clear sentence and exit code 2 for bad input."""
+    try:
+        code = app(standalone_mode=False)
+    except typer.Abort:
+        code = 130
+    except typer.TyperException as error:
+        print(f"error: {_usage_sentence(error)}", file=sys.stderr)
+        code = 2
+    except (UsageError, StorageError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        code = 2
+    except RemudaError as error:
+        print(f"error: {error}", file=sys.stderr)
+        code = 1
+    sys.exit(code or 0)

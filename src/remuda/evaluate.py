@@ -1,0 +1,83 @@
+"""Putting players to the test: greedy by default, on episodes of their own, with confidence intervals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remuda.collect import Manner, Seat, Task
+from remuda.config import Plan
+from remuda.engines import cores, one_thread_each
+from remuda.fragment import Fragment, Purpose
+from remuda.game import GameSpec, make_game
+from remuda.games import find_game
+from remuda.placement.inline import InlineCollectors
+from remuda.telemetry.recorder import standard_error
+
+INTERVAL = 1.96  # standard errors, for 95 %
+TOGETHER = 64  # worlds played at once
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Returns and game metrics of every agent in every episode."""
+
+    returns: NDArray[np.float64]  # (episodes, agents)
+    metrics: dict[str, NDArray[np.float64]]  # (episodes, agents), nan where a group has no such metric
+
+    def summary(self) -> dict[str, Any]:
+        """Means with half the width of their 95 % interval."""
+        total = self.returns.sum(axis=1)
+        return {
+            "episodes": len(self.returns),
+            "mean_return": self.returns.mean(axis=0).tolist(),
+            "mean_return_ci95": _half_width(self.returns),
+            "total_return": float(total.mean()),
+            "total_return_ci95": _half_width(total),
+            "metrics": {name: values.mean(axis=0).tolist() for name, values in self.metrics.items()},
+        }
+
+
+def _half_width(values: NDArray[np.float64]) -> Any:
+    width = INTERVAL * standard_error(values)
+    return [None if math.isnan(w) else w for w in width] if width.ndim else float(width)
+
+
+def evaluate(plan: Plan, spec: GameSpec, seats: Sequence[Seat], episodes: int, exploration: float = 0.0) -> Scores:
+    """Play evaluation episodes 0 … episodes-1 of the plan's seed with these players."""
+    entry = find_game(plan.game)
+    worlds = min(TOGETHER, episodes)
+    collectors = InlineCollectors(
+        make_game=lambda numbers: make_game(entry, plan.options, numbers),
+        seats=seats,
+        manner=Manner(plan.seed, worlds, plan.parallel_actions),
+        threads=min(plan.n_workers or cores(), worlds),
+        stop=lambda: None,
+    )
+    results: list[Sequence[Fragment]] = []
+    with one_thread_each():
+        collectors.start()
+        try:
+            for first in range(0, episodes, worlds):
+                numbers = tuple(range(first, min(first + worlds, episodes)))
+                collectors.send(Task(numbers, Purpose.EVALUATE, exploration))
+                results.append(collectors.recv(timeout_s=math.inf))
+        finally:
+            collectors.close()
+    return _scores(spec, results)
+
+
+def _scores(spec: GameSpec, results: list[Sequence[Fragment]]) -> Scores:
+    returns = np.concatenate([np.concatenate([f.returns for f in fragments], axis=1) for fragments in results])
+    metrics: dict[str, NDArray[np.float64]] = {}
+    for g, group in enumerate(spec.groups):
+        agents = slice(spec.first_agent(g), spec.first_agent(g) + group.size)
+        for i, name in enumerate(group.metrics):
+            column = metrics.setdefault(name, np.full(returns.shape, np.nan))
+            column[:, agents] = np.concatenate([fragments[g].metrics[:, :, i] for fragments in results])
+    return Scores(returns, metrics)
