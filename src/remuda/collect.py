@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
 from remuda import rng
 from remuda.fragment import Fragment, Origin, Purpose, blank, cut
 from remuda.game import Game, GameSpec
+from remuda.kernels import kernel
 from remuda.policy import Choice, Policy, Sight
 from remuda.rng import Keys, Stream
 
@@ -180,16 +182,13 @@ class Player:
 
     def _collect_signals(self, g: int, fragment: Fragment, turn: int, first: int, last: int) -> None:
         signals = self.game.signals[g]
-        agents = slice(first, last)
-        alive = fragment.alive[turn, :, agents]
-        fragment.rewards[turn, :, agents] = signals.rewards[:, agents]
-        ended = signals.terminated[:, agents] | signals.truncated[:, agents]
-        fragment.terminated[turn, :, agents] = signals.terminated[:, agents] & alive
-        fragment.truncated[turn, :, agents] = signals.truncated[:, agents] & ~signals.terminated[:, agents] & alive
-        ages = self._ages[g][:, agents]
-        ages[:] = np.where(ended | ~signals.alive[:, agents] | ~alive, 0, ages + 1)
-        for array in (signals.rewards, signals.terminated, signals.truncated):
-            array[:, agents] = 0
+        _take_signals(
+            (signals.rewards, signals.terminated, signals.truncated, signals.alive),
+            self._ages[g],
+            (fragment.rewards[turn], fragment.terminated[turn], fragment.truncated[turn], fragment.alive[turn]),
+            first,
+            last,
+        )
 
     def _choose(self, g: int, fragment: Fragment, turn: int, keys: Keys) -> None:
         """Every agent of a group chooses: stacked, or one after another."""
@@ -220,3 +219,20 @@ class Player:
         fragment.versions[turn, first:last] = policy.version
         for name, values in choice.extras.items():
             fragment.extras[name][turn, :, first:last] = values
+
+
+@kernel
+def _take_signals(signals: Any, ages: Any, out: Any, first: int, last: int) -> None:
+    """Move what reached some agents into the turn it belongs to, and count how long they have lived."""
+    rewards, terminated, truncated, alive = signals
+    out_rewards, out_terminated, out_truncated, acted = out
+    for w in range(rewards.shape[0]):
+        for a in range(first, last):
+            out_rewards[w, a] = rewards[w, a]
+            out_terminated[w, a] = terminated[w, a] and acted[w, a]
+            out_truncated[w, a] = truncated[w, a] and acted[w, a] and not terminated[w, a]
+            ended = terminated[w, a] or truncated[w, a]
+            ages[w, a] = ages[w, a] + 1 if alive[w, a] and acted[w, a] and not ended else 0
+            rewards[w, a] = 0
+            terminated[w, a] = False
+            truncated[w, a] = False

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remuda.game import Group
-from remuda.rng import Keys, uniforms
+from remuda.kernels import kernel
+from remuda.rng import Keys, below, uniform
 
 
 @dataclass(frozen=True)
@@ -70,14 +71,37 @@ class Policy(ABC):
 
 
 def explore(greedy: NDArray[np.int64], chance: NDArray[np.float64], sight: Sight, actions: int) -> NDArray[np.int64]:
-    """Replace greedy actions by uniformly random allowed ones, each with its chance."""
-    u = uniforms(sight.keys, 2)
-    random = (u[..., 1] * actions).astype(np.int64)
-    if sight.mask is not None:
-        allowed = sight.mask.cumsum(axis=-1)
-        wanted = (u[..., 1] * allowed[..., -1]).astype(np.int64) + 1
-        random = (allowed >= wanted[..., None]).argmax(axis=-1)
-    return np.where(u[..., 0] < chance, random, greedy)
+    """Greedy actions (worlds, agents), replaced by random allowed ones with each agent's chance (agents,)."""
+    chosen = np.empty(greedy.shape, np.int64)
+    if sight.mask is None:
+        _explore(greedy, chance, sight.keys, actions, chosen)
+    else:
+        _explore_allowed(greedy, chance, sight.keys, sight.mask, chosen)
+    return chosen
+
+
+@kernel
+def _explore(greedy: Any, chance: Any, keys: Any, actions: int, out: Any) -> None:
+    for w in range(out.shape[0]):
+        for a in range(out.shape[1]):
+            out[w, a] = greedy[w, a]
+            if uniform(keys[w, a], 0) < chance[a]:
+                out[w, a] = below(keys[w, a], 1, actions)
+
+
+@kernel
+def _explore_allowed(greedy: Any, chance: Any, keys: Any, mask: Any, out: Any) -> None:
+    for w in range(out.shape[0]):
+        for a in range(out.shape[1]):
+            out[w, a] = greedy[w, a]
+            if uniform(keys[w, a], 0) < chance[a]:
+                left = below(keys[w, a], 1, mask[w, a].sum())
+                for action in range(mask.shape[2]):
+                    if mask[w, a, action]:
+                        if left == 0:
+                            out[w, a] = action
+                            break
+                        left -= 1
 
 
 class RandomPolicy(Policy):
@@ -86,4 +110,4 @@ class RandomPolicy(Policy):
     def act(self, sight: Sight, first: int, last: int) -> Choice:
         """Throw a die."""
         nothing = np.zeros(sight.keys.shape, np.int64)
-        return Choice(explore(nothing, np.ones(sight.keys.shape), sight, self.group.actions))
+        return Choice(explore(nothing, np.ones(last - first), sight, self.group.actions))

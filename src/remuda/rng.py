@@ -74,6 +74,12 @@ def below(key: Any, draw: Any, bound: Any) -> Any:
 
 
 @kernel
+def _fold_all(keys: Any, coordinate: Any) -> None:
+    for i in range(keys.size):
+        keys[i] = fold(keys[i], coordinate)
+
+
+@kernel
 def _fold_pairs(keys: Any, coordinates: Any) -> None:
     for i in range(keys.size):
         keys[i] = fold(keys[i], coordinates[i])
@@ -104,8 +110,13 @@ def key(seed: int, stream: Stream, *coordinates: int) -> np.uint64:
 
 def keys(base: np.uint64 | Keys, coordinate: int | NDArray[Any]) -> Keys:
     """Fold one coordinate, or an array of them, into a key or an array of keys."""
-    out = np.array(np.broadcast_to(base, np.broadcast_shapes(np.shape(base), np.shape(coordinate))), np.uint64)
-    coordinates = np.empty(out.shape, np.uint64)
+    if isinstance(coordinate, int):  # every turn comes this way
+        out = np.array(base, np.uint64)
+        _fold_all(out.reshape(-1), coordinate)
+        return out
+    shape = np.broadcast_shapes(np.shape(base), np.shape(coordinate))
+    out = np.array(np.broadcast_to(base, shape), np.uint64)
+    coordinates = np.empty(shape, np.uint64)
     coordinates[...] = coordinate
     _fold_pairs(out.reshape(-1), coordinates.reshape(-1))
     return out

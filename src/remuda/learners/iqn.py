@@ -62,7 +62,7 @@ class IQNPolicy(Policy):
         self.network = IQNNetwork(group, options, precision, device)
         self._rows = np.zeros((agents, self.network.layout.size + 1), np.float32)
         self._weights = torch.zeros((agents, self.network.layout.size), device=device)
-        self._arrays: list[tuple[dict[str, Tensor], Tensor]] = []
+        self._slices: dict[tuple[int, int], tuple[dict[str, Tensor], Tensor]] = {}
 
     @property
     def rows(self) -> NDArray[np.float32]:
@@ -75,11 +75,7 @@ class IQNPolicy(Policy):
         self._rows[:] = rows
         self._weights.copy_(torch.from_numpy(self._rows[:, :-1]))
         arrays = self.network.layout.arrays(self._weights)
-        phi = self.network.acting_phi(arrays)
-        self._arrays = [
-            ({name: array[i : i + 1] for name, array in arrays.items()}, phi[i : i + 1]) for i in range(self.agents)
-        ]
-        self._stacked = (arrays, phi)
+        self._slices = {(0, self.agents): (arrays, self.network.acting_phi(arrays))}
 
     def act(self, sight: Sight, first: int, last: int) -> Choice:
         """Greedy on the network, with a random action now and then."""
@@ -99,18 +95,20 @@ class IQNPolicy(Policy):
 
     @torch.no_grad()
     def _values(self, sight: Sight, low: int, high: int, first: int) -> NDArray[np.float32]:
-        """Q of every action, (worlds, high-low, actions)."""
+        """How good every action looks, (worlds, high-low, actions)."""
         x = self.network.stack_frames(sight.obs[:, :, low:high], sight.ages[:, low:high])
         arrays, phi = self._slice(first + low, first + high)
-        q = self.network.acting_q(arrays, phi, x)[:, : sight.keys.shape[0]]
+        q = self.network.preferences(arrays, phi, x)[:, : sight.keys.shape[0]]
         values: NDArray[np.float32] = q.transpose(0, 1).cpu().numpy()
         return values
 
     def _slice(self, first: int, last: int) -> tuple[dict[str, Tensor], Tensor]:
-        if last - first == 1:
-            return self._arrays[first]
-        arrays, phi = self._stacked
-        return {name: array[first:last] for name, array in arrays.items()}, phi[first:last]
+        """Views of some agents' arrays, made once per version."""
+        if (first, last) not in self._slices:
+            arrays, phi = self._slices[0, self.agents]
+            own = {name: array[first:last] for name, array in arrays.items()}
+            self._slices[first, last] = (own, phi[first:last])
+        return self._slices[first, last]
 
     def named(self, rows: NDArray[np.float32]) -> list[dict[str, NDArray[np.float32]]]:
         """Named arrays per agent, without padding and ε."""
@@ -204,9 +202,8 @@ class IQN(Learner):
         loss = self._loss(rows, self.target[agents], batch, keys)
         (grad,) = torch.autograd.grad(loss.sum(), rows)
         with torch.no_grad():
-            rate = self._rate.at(update, self.post.total_updates)[agents]
-            counts = self.steps[agents] + update - self.updates + 1
-            norm = self.adam.step(self.weights[agents], grad, agents, counts, rate, self.options.clip)
+            rates = self._rate.at(update, self.post.total_updates)[agents]
+            norm = self.adam.step(first, last, grad, rates, self.options.clip)
             self.target[agents].lerp_(self.weights[agents], self.options.tau)
         return loss.detach().cpu().numpy(), norm.cpu().numpy()
 
@@ -231,10 +228,10 @@ class IQN(Learner):
         with torch.no_grad():
             next_x = net.prepare(batch.next_obs)
             online = {name: array.detach() for name, array in arrays.items()}
-            q_next = net.acting_q(online, net.acting_phi(online), next_x)
+            liked = net.preferences(online, net.acting_phi(online), next_x)
             if batch.next_mask is not None:
-                q_next = q_next.masked_fill(~torch.from_numpy(batch.next_mask).to(device), -torch.inf)
-            best = q_next.argmax(dim=2)  # (agents, batch)
+                liked = liked.masked_fill(~torch.from_numpy(batch.next_mask).to(device), -torch.inf)
+            best = liked.argmax(dim=2)  # (agents, batch)
             future = net.quantiles(net.layout.arrays(target_rows), next_x, target_taus, target_noise)
             future = future.gather(3, best[:, :, None, None].expand(-1, -1, q, 1)).squeeze(3)
             returns = torch.from_numpy(batch.returns).to(device)
@@ -256,6 +253,7 @@ class IQN(Learner):
             "target": self.target.cpu().numpy(),
             "adam.mean": self.adam.mean.cpu().numpy(),
             "adam.square": self.adam.square.cpu().numpy(),
+            "adam.counts": self.adam.counts.cpu().numpy(),
             "steps": self.steps,
             "updates": np.full(self.post.agents, self.updates, np.int64),
         }
@@ -273,6 +271,7 @@ class IQN(Learner):
             ("target", self.target),
             ("adam.mean", self.adam.mean),
             ("adam.square", self.adam.square),
+            ("adam.counts", self.adam.counts),
         ):
             tensor.copy_(torch.from_numpy(state[name]))
         self.steps[:] = state["steps"]

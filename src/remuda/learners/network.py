@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from remuda import rng
 from remuda.errors import ConfigError
 from remuda.game import Group
+from remuda.kernels import kernel
 from remuda.learners.stack import LEAST_ROWS, Layout, fill_rows, linear, padded
 from remuda.rng import Keys
 
@@ -110,17 +111,9 @@ class IQNNetwork:
     def stack_frames(self, obs: NDArray[Any], ages: NDArray[np.int64]) -> Tensor:
         """Frames (frames, worlds, agents, *obs) as network input (agents, rows, inputs), at least 4 rows."""
         worlds, agents = ages.shape
-        x = torch.zeros((agents, max(worlds, LEAST_ROWS), self.inputs), device=self.device)
-        used = self.frames * self.obs_size
-        room = x[:, :worlds, :used].view(agents, worlds, self.frames, self.obs_size)
-        room.copy_(torch.from_numpy(obs).reshape(self.frames, worlds, agents, -1).permute(2, 1, 0, 3))
-        if self.scale != 1.0:
-            room.mul_(self.scale)
-        if ages.min() < self.frames - 1:
-            back = np.arange(self.frames - 1, -1, -1)
-            theirs = torch.from_numpy(back <= ages.T[:, :, None])  # (agents, worlds, frames)
-            room.mul_(theirs.to(x)[:, :, :, None])
-        return x
+        x = np.zeros((agents, max(worlds, LEAST_ROWS), self.inputs), np.float32)
+        _stack_frames(obs.reshape(self.frames, worlds, agents, -1), ages, self.scale, x)
+        return torch.from_numpy(x).to(self.device)
 
     def features(self, arrays: dict[str, Tensor], x: Tensor) -> Tensor:
         """What the body makes of its input, (agents, rows, width)."""
@@ -139,15 +132,19 @@ class IQNNetwork:
         phi = self.phi(arrays, self._acting_taus.expand(agents, -1))
         return phi[:, : self.options.acting_quantiles]
 
-    def acting_q(self, arrays: dict[str, Tensor], phi: Tensor, x: Tensor) -> Tensor:
-        """Mean over the fixed quantiles of Q, without noise: (agents, rows, actions)."""
+    def preferences(self, arrays: dict[str, Tensor], phi: Tensor, x: Tensor) -> Tensor:
+        """Mean advantage over the fixed quantiles, without noise: (agents, rows, actions).
+
+        The state's value is the same for every action, so the best action needs no more.
+        """
         features = self.features(arrays, x)
         agents, rows, width = features.shape
         hidden = (features.unsqueeze(2) * phi.unsqueeze(1)).view(agents, -1, width)
         hidden = linear(hidden, arrays["layer.weight"], arrays["layer.bias"], self.precision).relu_()
         # The head is linear, so it may follow the mean: a k-th of the work.
         hidden = hidden.view(agents, rows, -1, width).mean(dim=2)
-        return self._duel(linear(hidden, arrays["head.weight"], arrays["head.bias"], self.precision))
+        out = linear(hidden, arrays["head.weight"], arrays["head.bias"], self.precision)
+        return out[:, :, 1 : self.actions + 1]
 
     def quantiles(self, arrays: dict[str, Tensor], x: Tensor, taus: Tensor, noise: Noise | None) -> Tensor:
         """Q at each τ: x (agents, rows, inputs), taus (agents, rows * q) → (agents, rows, q, actions)."""
@@ -172,6 +169,18 @@ class IQNNetwork:
     def update_bytes(self) -> int:
         """Bytes one agent's activations take in an update."""
         return 4 * 4 * self.options.batch_size * self.options.quantiles * self.width
+
+
+@kernel
+def _stack_frames(obs: Any, ages: Any, scale: float, out: Any) -> None:
+    """Copy each agent's own frames side by side, oldest first; frames older than the agent stay zero."""
+    frames, worlds, agents, size = obs.shape
+    factor = np.float32(scale)
+    for a in range(agents):
+        for w in range(worlds):
+            for f in range(max(0, frames - 1 - ages[w, a]), frames):
+                for i in range(size):
+                    out[a, w, f * size + i] = obs[f, w, a, i] * factor
 
 
 def _add_linear(layout: Layout, name: str, inputs: int, outputs: int) -> None:

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.optim.adam import adam
 
 from remuda import rng
 from remuda.rng import Keys, Stream
@@ -127,31 +128,26 @@ def chunks(agents: int, bytes_each: int, most: int = 1 << 30) -> Iterator[tuple[
 
 
 class Adam:
-    """Adam over rows of weights, with a learning rate per agent and gradients clipped per agent."""
+    """Adam over rows of weights, with a learning rate per agent and gradients clipped per agent.
 
-    beta1, beta2, epsilon = 0.9, 0.999, 1e-8
+    The step itself is torch's fused one, an agent at a time: written out in tensor operations it took
+    4.4 ms per agent at the default size with cold caches, fused 0.5 ms.
+    """
 
     def __init__(self, rows: Tensor) -> None:
+        self.rows = rows
         self.mean = torch.zeros_like(rows)
         self.square = torch.zeros_like(rows)
+        self.counts = torch.zeros(len(rows), device=rows.device)
 
-    def step(
-        self,
-        rows: Tensor,
-        grad: Tensor,
-        agents: slice,
-        counts: NDArray[np.int64],
-        rates: NDArray[np.float64],
-        clip: float,
-    ) -> Tensor:
-        """Step number counts[i] (from 1) of agent i, in place; returns the gradient norms."""
-        norm = grad.square().sum(dim=1, keepdim=True).sqrt()  # (agents, 1)
-        grad = grad * (clip / norm.clamp(min=clip))
-        mean, square = self.mean[agents], self.square[agents]
-        mean.lerp_(grad, 1.0 - self.beta1)
-        square.mul_(self.beta2).addcmul_(grad, grad, value=1.0 - self.beta2)
-        rate = torch.from_numpy(rates / (1.0 - self.beta1**counts)).to(rows).unsqueeze(1)
-        unbias = torch.from_numpy(1.0 / (1.0 - self.beta2**counts)).to(rows).unsqueeze(1)
-        scale = (square * unbias).sqrt_().add_(self.epsilon)
-        rows -= mean / scale * rate
-        return norm.squeeze(1)
+    def step(self, first: int, last: int, grad: Tensor, rates: NDArray[np.float64], clip: float) -> Tensor:
+        """Move agents first … last-1 against their gradients; returns the norms of these."""
+        norm: Tensor = torch.linalg.vector_norm(grad, dim=1)
+        grad.mul_((clip / norm.clamp(min=clip)).unsqueeze(1))
+        for i in range(first, last):
+            adam(
+                [self.rows[i]], [grad[i - first]], [self.mean[i]], [self.square[i]], [], [self.counts[i]],
+                fused=True, amsgrad=False, beta1=0.9, beta2=0.999, lr=float(rates[i - first]),
+                weight_decay=0.0, eps=1e-8, maximize=False,
+            )  # fmt: skip
+        return norm
