@@ -97,12 +97,12 @@ class IQNPolicy(Policy):
     def _values(self, sight: Sight, low: int, high: int, first: int) -> NDArray[np.float32]:
         """How good every action looks, (worlds, high-low, actions)."""
         x = self.network.stack_frames(sight.obs[:, :, low:high], sight.ages[:, low:high])
-        arrays, phi = self._slice(first + low, first + high)
+        arrays, phi = self.slice(first + low, first + high)
         q = self.network.preferences(arrays, phi, x)[:, : sight.keys.shape[0]]
         values: NDArray[np.float32] = q.transpose(0, 1).cpu().numpy()
         return values
 
-    def _slice(self, first: int, last: int) -> tuple[dict[str, Tensor], Tensor]:
+    def slice(self, first: int, last: int) -> tuple[dict[str, Tensor], Tensor]:
         """Views of some agents' arrays, made once per version."""
         if (first, last) not in self._slices:
             arrays, phi = self._slices[0, self.agents]

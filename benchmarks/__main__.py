@@ -1,0 +1,20 @@
+"""`python -m benchmarks [NAME…]`: run all benchmarks, or those named."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+NAMES = ("worlds", "collecting", "updates", "memory", "learning")
+
+
+def main() -> None:
+    """Run the benchmarks in order."""
+    names = sys.argv[1:] or NAMES
+    for name in names:
+        if name not in NAMES:
+            sys.exit(f"unknown benchmark {name!r}: valid: {', '.join(NAMES)}")
+        import_module(f"benchmarks.{name}").main()
+
+
+main()

@@ -1,0 +1,66 @@
+"""Measuring: variants take turns, medians and spreads are printed, claims are ratios of one run."""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numba
+import numpy as np
+import torch
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A ratio that a benchmark promises."""
+
+    text: str
+    over: str
+    under: str
+    least: float | None = None
+
+
+def machine() -> str:
+    """The processor and the versions that matter."""
+    model = "unknown processor"
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        names = [line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if "model name" in line]
+        model = names[0] if names else model
+    versions = f"Python {platform.python_version()}, torch {torch.__version__}, numba {numba.__version__}"
+    return f"{model}, {len(os.sched_getaffinity(0))} cores; {versions}, numpy {np.__version__}"
+
+
+def rate(work: Callable[[], int], seconds: float, clock: Callable[[], float] = time.process_time) -> float:
+    """Units of work per second of `clock`; by default seconds of processor time."""
+    began, done = clock(), 0
+    while clock() - began < seconds:
+        done += work()
+    return done / (clock() - began)
+
+
+def compare(
+    title: str, variants: Mapping[str, Callable[[], float]], claims: list[Claim], unit: str, repeats: int = 7
+) -> dict[str, float]:
+    """Measure every variant `repeats` times, taking turns; print medians, spreads and the claimed ratios."""
+    rates: dict[str, list[float]] = {name: [] for name in variants}
+    for measure in variants.values():
+        measure()  # warm up: compile, fill caches, allocate
+    for _ in range(repeats):
+        for name, measure in variants.items():
+            rates[name].append(measure())
+    print(f"\n{title}\n  {machine()}")
+    for name, values in rates.items():
+        print(f"  {name:42s} {statistics.median(values):14,.1f} {unit}  ({min(values):,.1f} to {max(values):,.1f})")
+    ratios = {}
+    for claim in claims:
+        each = [a / b for a, b in zip(rates[claim.over], rates[claim.under], strict=True)]
+        ratios[claim.text] = statistics.median(each)
+        wanted = "" if claim.least is None else f", wanted at least {claim.least}"
+        print(f"  {claim.text}: {statistics.median(each):.2f}  ({min(each):.2f} to {max(each):.2f}{wanted})")
+    return ratios

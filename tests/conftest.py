@@ -1,0 +1,119 @@
+"""What the tests share: a plan that trains in a fraction of a second, and runs trained with it."""
+
+from __future__ import annotations
+
+import csv
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import remuda
+from remuda.cli import main
+
+TINY: dict[str, Any] = {
+    "agents": 2, "height": 7, "width": 7, "turns": 12, "spawn": 0.1,
+    "layer": 16, "quantiles": 4, "acting_quantiles": 4, "frames": 2, "batch_size": 8, "memory": 256,
+    "worlds": 3, "total_episodes": 12, "evaluate_episodes": 3, "checkpoint_every": 3, "keep_checkpoints": 99,
+    "deterministic": True, "device": "cpu", "pictures": False,
+}  # fmt: skip
+
+Train = Callable[..., remuda.Run]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a command did."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture(scope="session")
+def tiny() -> dict[str, Any]:
+    """Settings of the tiny plan."""
+    return dict(TINY)
+
+
+@pytest.fixture(scope="session")
+def words() -> list[str]:
+    """The tiny plan as words of a command line."""
+    return ["treasurehunt", *(f"{name}={value}" for name, value in TINY.items())]
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Train:
+    """Train the tiny plan with changes; the same changes give the same run, which nobody may alter."""
+    runs: dict[str, remuda.Run] = {}
+
+    def train(**changes: Any) -> remuda.Run:
+        name = repr(sorted(changes.items()))
+        if name not in runs:
+            out = tmp_path_factory.mktemp("trained") / "run"
+            runs[name] = remuda.train("treasurehunt", out=out, quiet=True, **{**TINY, **changes})
+        return runs[name]
+
+    return train
+
+
+@pytest.fixture
+def train(tmp_path: Path) -> Train:
+    """Train the tiny plan with changes into a directory of this test's own."""
+
+    def train(name: str = "run", callback: Any = None, **changes: Any) -> remuda.Run:
+        settings = {**TINY, **changes}
+        return remuda.train("treasurehunt", out=tmp_path / name, callback=callback, quiet=True, **settings)
+
+    return train
+
+
+@pytest.fixture
+def copy_of(tmp_path: Path) -> Callable[[remuda.Run], remuda.Run]:
+    """A copy of a run that the test may alter."""
+
+    def copy(run: remuda.Run) -> remuda.Run:
+        target = tmp_path / f"copy-{len(list(tmp_path.iterdir()))}"
+        shutil.copytree(run.path, target)
+        return remuda.Run(target)
+
+    return copy
+
+
+@pytest.fixture(scope="session")
+def books() -> Callable[[remuda.Run], dict[str, list[dict[str, str]]]]:
+    """The rows of a run's CSV files as text, without the clock."""
+
+    def read(run: remuda.Run) -> dict[str, list[dict[str, str]]]:
+        result = {}
+        for name in ("metrics.csv", "evaluations.csv"):
+            with (run.path / name).open(newline="", encoding="utf-8") as file:
+                result[name] = [{k: v for k, v in row.items() if k != "wall_s"} for row in csv.DictReader(file)]
+        return result
+
+    return read
+
+
+@pytest.fixture
+def cli(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Callable[..., Outcome]:
+    """Run a command in this process, in an empty directory."""
+    folder = tmp_path / "cwd"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def run(*words: str | Path) -> Outcome:
+        monkeypatch.setattr(sys, "argv", ["remuda", *map(str, words)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as exit_:
+            main()
+        captured = capsys.readouterr()
+        return Outcome(int(exit_.value.code or 0), captured.out, captured.err)
+
+    return run

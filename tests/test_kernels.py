@@ -1,0 +1,94 @@
+"""The compile cache notices every edit, also of a kit that a game imports, and is really used."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from remuda import kernels
+
+KIT = """
+from remuda.kernels import kernel
+
+@kernel
+def step(x):
+    return x + 1
+"""
+GAME = """
+import kit
+from kit import step
+from remuda.kernels import kernel
+
+@kernel
+def play(x):
+    return step(step(x))
+
+if __name__ == "__main__":
+    result = play(10)
+    stats = getattr(play, "stats", None)
+    print(result, sum(stats.cache_hits.values()) if stats else "-", sum(stats.cache_misses.values()) if stats else "-")
+"""
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    folder = tmp_path / "package"
+    folder.mkdir()
+    (folder / "kit.py").write_text(KIT)
+    (folder / "game.py").write_text(GAME)
+    return folder
+
+
+def run(package: Path, **environment: str) -> list[str]:
+    """What the game prints: its result, cache hits, cache misses."""
+    done = subprocess.run(
+        [sys.executable, "-B", str(package / "game.py")],
+        env={**os.environ, "XDG_CACHE_HOME": str(package.parent / "cache"), **environment},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    return done.stdout.split()
+
+
+def test_an_edited_kit_recompiles_the_game_and_an_unedited_one_does_not(package: Path) -> None:
+    assert run(package) == ["12", "0", "1"]
+    assert run(package) == ["12", "1", "0"]
+    (package / "kit.py").write_text(KIT.replace("x + 1", "x + 5"))
+    assert run(package) == ["20", "0", "1"]
+
+
+def test_without_compiling_the_same_source_runs(package: Path) -> None:
+    assert run(package, NUMBA_DISABLE_JIT="1") == ["12", "-", "-"]
+    assert not (package.parent / "cache").exists()
+
+
+def test_the_hash_covers_our_kernels_and_the_callers(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = package.parent / "ours"
+    ours.mkdir()
+    (ours / "grid.py").write_text(KIT)
+    monkeypatch.setattr(kernels, "_HERE", ours)
+    hashes = {kernels.sources_hash(package)}
+    for edited in (ours / "grid.py", package / "kit.py", package / "game.py"):
+        edited.write_text(edited.read_text() + "# edited\n")
+        hashes.add(kernels.sources_hash(package))
+    (package / "notes.py").write_text("nothing compiled here")
+    hashes.add(kernels.sources_hash(package))
+    assert len(hashes) == 4
+
+
+def test_the_setting_of_numba_is_put_back(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    kernels.cache_directory.cache_clear()
+    monkeypatch.setattr(kernels.numba.config, "CACHE_DIR", "elsewhere")
+    monkeypatch.setattr(kernels.numba.config, "DISABLE_JIT", 0)
+    try:
+        kernels.kernel(run)
+        assert kernels.numba.config.CACHE_DIR == "elsewhere"
+    finally:
+        kernels.cache_directory.cache_clear()
