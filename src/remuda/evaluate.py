@@ -20,7 +20,7 @@ from remuda.placement.inline import InlineCollectors
 from remuda.telemetry.recorder import standard_error
 
 INTERVAL = 1.96  # standard errors, for 95 %
-TOGETHER = 64  # worlds played at once
+TOGETHER = 64  # episodes played at once
 
 
 @dataclass(frozen=True)
@@ -51,20 +51,19 @@ def _half_width(values: NDArray[np.float64]) -> Any:
 def evaluate(plan: Plan, spec: GameSpec, seats: Sequence[Seat], episodes: int, exploration: float = 0.0) -> Scores:
     """Play evaluation episodes 0 … episodes-1 of the plan's seed with these players."""
     entry = find_game(plan.game)
-    worlds = min(TOGETHER, episodes)
     collectors = InlineCollectors(
         make_game=lambda numbers: make_game(entry, plan.options, numbers),
         seats=seats,
-        manner=Manner(plan.seed, worlds, plan.parallel_actions),
-        threads=min(plan.n_workers or cores(), worlds),
+        manner=Manner(plan.seed, plan.worlds, plan.parallel_actions),
+        threads=plan.n_workers or cores(),
         stop=lambda: None,
     )
     results: list[Sequence[Fragment]] = []
     with one_thread_each():
         collectors.start()
         try:
-            for first in range(0, episodes, worlds):
-                numbers = tuple(range(first, min(first + worlds, episodes)))
+            for first in range(0, episodes, TOGETHER):
+                numbers = tuple(range(first, min(first + TOGETHER, episodes)))
                 collectors.send(Task(numbers, Purpose.EVALUATE, exploration))
                 results.append(collectors.recv(timeout_s=math.inf))
         finally:

@@ -33,6 +33,14 @@ class Group:
     masked: bool = False
     """Whether the game forbids some actions some of the time and fills `mask`."""
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.actions, int) or self.actions < 1:
+            raise ConfigError(
+                f"group {self.name!r} has actions={self.actions!r}: actions must be discrete; give how many there are"
+            )
+        if self.size < 1:
+            raise ConfigError(f"group {self.name!r} has size={self.size}: it needs at least one agent")
+
 
 @dataclass(frozen=True)
 class GameSpec:

@@ -25,7 +25,7 @@ class Listener(Protocol):
     def learned(self, update: Update) -> None:
         """A round was learned."""
 
-    def evaluated(self, published: Update, results: Sequence[Sequence[Fragment]]) -> None:
+    def evaluated(self, rounds: int, published: Update, results: Sequence[Sequence[Fragment]]) -> None:
         """The published weights were put to the test."""
 
     def save(self, loop: Loop) -> None:
@@ -108,7 +108,7 @@ class Loop:
         episodes = range(self.plan.evaluate_episodes)
         tasks = self._send(episodes, self.plan.worlds, Purpose.EVALUATE)
         results = [self.collectors.recv(RECV_TIMEOUT_S) for _ in range(tasks)]
-        self.listener.evaluated(self.published, results)
+        self.listener.evaluated(self.rounds, self.published, results)
 
     def _send(self, episodes: range, worlds: int, purpose: Purpose = Purpose.TRAIN) -> int:
         """Hand out episodes in tasks of neighbouring worlds; returns how many tasks."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import inspect
 import json
 import os
 import resource
@@ -17,14 +18,16 @@ from types import FrameType
 from typing import IO, Any
 
 import numpy as np
+import torch
 
 from remuda import checkpoint
+from remuda.check import warm_up
 from remuda.config import Plan, read_yaml, write_yaml
 from remuda.engines import Site, find_engine, one_thread_each, resolve_device
 from remuda.errors import CheckpointError, RunError, Stopped
 from remuda.game import GameSpec, Group
 from remuda.games import find_game
-from remuda.herd import LEARNERS, Part, assign, learner_options, make_seat, parameters
+from remuda.herd import LEARNERS, Part, assign, learner_options, parameters
 from remuda.kernels import is_cached
 from remuda.loop import Loop
 from remuda.placement.base import Update
@@ -182,44 +185,40 @@ def _go(
     callback: Callable[[list[Row]], bool | None] | None,
     quiet: bool,
 ) -> Run:
-    """Build everything (bad plans fail before anything is written), train, and sum up."""
-    spec = spec_of(plan)
-    parts = assign(plan, spec)
-    device = resolve_device(plan.device)
+    """Build everything (a bad plan fails before anything is written), train, and sum up."""
     asked = threading.Event()
 
     def stop() -> None:
         if asked.is_set():
             raise Stopped("stopped")
 
+    spec = spec_of(plan)
+    site = Site(plan, spec, assign(plan, spec), resolve_device(plan.device), stop)
     with ExitStack() as stack:
         stack.enter_context(one_thread_each())
-        collectors, trainers = find_engine(plan.engine).build(Site(plan, spec, parts, device, stop))
-        seats = [make_seat(part, plan, spec, device) for part in parts]
+        collectors, trainers = find_engine(plan.engine).build(site)
         facts = checkpoint.read_index(start) if start else {}
         stack.enter_context(_locked(_make(folder, plan, fresh=start is None)))
-        progress = stack.enter_context(
-            Progress(plan.total_episodes, facts.get("episodes", 0), folder / "console.log", quiet)
-        )
+        progress = Progress(plan.total_episodes, facts.get("episodes", 0), folder / "console.log", quiet)
+        stack.enter_context(progress)
         stack.enter_context(_interruptible(asked, progress))
         if start:
             for name in ("metrics.csv", "evaluations.csv"):
                 keep_rounds(folder / name, facts["rounds"])
-        recorder = Recorder(folder, plan, spec, parts, seats, progress, callback, asked.set, facts.get("rounds", 0))
+        recorder = Recorder(folder, site, progress, callback, asked.set, facts.get("rounds", 0))
         stack.callback(recorder.close)
         loop = Loop(plan, collectors, trainers, recorder, stop, Update(0, trainers.rows()))
         if start:
             _restore(loop, recorder, start, facts)
-        _introduce(progress, loop, recorder, folder)
-        began = time.perf_counter()
-        _compile(progress, plan)
-        compile_s = time.perf_counter() - began
+        _introduce(progress, loop, recorder)
+        compile_s = _compile(progress, plan)
         try:
             loop.run()
         except Stopped:
-            progress.say(f"stopped at {plan.episodes_after(loop.rounds)} episodes; go on with: remuda resume {folder}")
-        _sum_up(folder, loop, recorder, compile_s)
-        if plan.pictures:
+            episodes = plan.episodes_after(loop.rounds)
+            progress.say(f"stopped at {episodes} episodes; go on with: remuda resume {folder}")
+        _sum_up(loop, recorder, compile_s)
+        if plan.pictures and loop.rounds == plan.rounds:
             draw(Run(folder), progress)
     return Run(folder)
 
@@ -288,7 +287,7 @@ def _restore(loop: Loop, recorder: Recorder, start: Path, facts: Row) -> None:
         raise CheckpointError(f"checkpoint {start} does not fit this plan: {error}") from None
 
 
-def _introduce(progress: Progress, loop: Loop, recorder: Recorder, folder: Path) -> None:
+def _introduce(progress: Progress, loop: Loop, recorder: Recorder) -> None:
     """Say who trains, and what it will take, before it is taken."""
     plan, spec = loop.plan, recorder.spec
     recorder.load(loop.published.rows)
@@ -303,38 +302,33 @@ def _introduce(progress: Progress, loop: Loop, recorder: Recorder, folder: Path)
     )
     progress.say(
         f"memory: {held / 2**20:,.0f} MiB for replay, weights and optimisers, "
-        f"{moving / 2**20:,.0f} MiB for a round of episodes; run directory {folder}"
+        f"{moving / 2**20:,.0f} MiB for a round of episodes; run directory {recorder.folder}"
     )
     if plan.precision == "bf16" and not _has_bf16():
         progress.say("warning: this processor has no bf16 instructions; fp32 will be much faster here")
 
 
 def _has_bf16() -> bool:
-    import torch
-
     if torch.cuda.is_available():
         return bool(torch.cuda.is_bf16_supported())
     return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
 
 
-def _compile(progress: Progress, plan: Plan) -> None:
+def _compile(progress: Progress, plan: Plan) -> float:
     """Compile the game here, before threads or workers need it; later starts load it from a cache."""
-    import sys
-
+    began = time.perf_counter()
     entry = find_game(plan.game)
-    module = sys.modules[entry.make.__module__].__file__
-    folder = Path(module).parent if module else Path()
-    if not is_cached(folder):
+    if not is_cached(Path(inspect.getfile(entry.options)).parent):
         progress.say(f"compiling {plan.game} (only the first time) …")
-    from remuda.check import warm_up
-
     warm_up(entry, plan.options)
+    return time.perf_counter() - began
 
 
-def _sum_up(folder: Path, loop: Loop, recorder: Recorder, compile_s: float) -> None:
+def _sum_up(loop: Loop, recorder: Recorder, compile_s: float) -> None:
     """Write the result: what was done, how long it took, and the fingerprint of the weights."""
     recorder.load(loop.trainers.rows())
-    plan, collect, learn = loop.plan, loop.collectors.spent, recorder.learning
+    plan, folder = loop.plan, recorder.folder
+    collect, learn = loop.collectors.spent, recorder.learning
     episodes = plan.episodes_after(loop.rounds)
     wall = recorder.wall_s - compile_s
     usage = resource.getrusage(resource.RUSAGE_SELF)

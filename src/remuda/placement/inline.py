@@ -58,7 +58,7 @@ class InlineCollectors(Collectors):
             raise OrderError("recv() without a task: call send() first")
         task = self._tasks.popleft()
         began = time.perf_counter()
-        players = [self._start(part) for part in self._split(task)]
+        players = [self._start(part, thread) for thread, part in enumerate(self._split(task))]
         if len(players) == 1:
             fragments = self._play(players[0], players[0].room())
         else:
@@ -73,16 +73,17 @@ class InlineCollectors(Collectors):
             for a, b in shares(len(task.episodes), self._threads)
         ]
 
-    def _start(self, task: Task) -> Player:
-        """A player for the task's worlds, kept from last time if there was one."""
+    def _start(self, task: Task, thread: int) -> Player:
+        """This thread's player for the task's worlds, kept from last time if there was one."""
         worlds = tuple(episode % self._manner.worlds for episode in task.episodes)
-        if worlds not in self._players:
-            self._players[worlds] = Player(self._make_game(worlds), self._seats, self._manner)
-        self._players.move_to_end(worlds)
+        key = (thread, *worlds)
+        if key not in self._players:
+            self._players[key] = Player(self._make_game(worlds), self._seats, self._manner)
+        self._players.move_to_end(key)
         if len(self._players) > MAX_PLAYERS:
             self._players.popitem(last=False)
-        self._players[worlds].start(task)
-        return self._players[worlds]
+        self._players[key].start(task)
+        return self._players[key]
 
     def _play_together(self, task: Task, players: list[Player]) -> list[Fragment]:
         """Every player fills its own columns of fragments that all share."""

@@ -11,6 +11,9 @@ from typing import Any
 from remuda.fragment import Fragment
 from remuda.placement.base import Trainers, Update
 
+LIMIT_S = 3600.0
+"""Longest wait for a round to be learned; a thread that takes longer is taken for hung."""
+
 
 class ThreadTrainers(Trainers):
     """Learns each round as soon as it is complete; torch and the kernels let go of the GIL meanwhile."""
@@ -29,7 +32,7 @@ class ThreadTrainers(Trainers):
         updates = []
         while self._futures and self._futures[0][0] <= version:
             number, future = self._futures.popleft()
-            updates.append(future.result())
+            updates.append(future.result(LIMIT_S))
             self.version = number
         self.waited_s += time.perf_counter() - began
         return updates

@@ -12,11 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remuda import checkpoint
-from remuda.collect import Seat
-from remuda.config import Plan
+from remuda.engines import Site
 from remuda.fragment import Fragment
-from remuda.game import GameSpec
-from remuda.herd import Part, weights_sha256
+from remuda.herd import make_seat, weights_sha256
 from remuda.loop import Loop
 from remuda.placement.base import Rows, Spent, Update
 from remuda.telemetry.metrics import Tables, TensorBoard
@@ -52,17 +50,15 @@ class Recorder:
     def __init__(
         self,
         folder: Path,
-        plan: Plan,
-        spec: GameSpec,
-        parts: list[Part],
-        seats: Sequence[Seat],
+        site: Site,
         progress: Progress,
         callback: Callable[[list[Row]], bool | None] | None,
         request_stop: Callable[[], None],
         first_round: int = 0,
     ) -> None:
         self.folder = folder
-        self.plan, self.spec, self.parts, self.seats = plan, spec, parts, seats
+        self.plan, self.spec, self.parts = site.plan, site.spec, site.parts
+        self.seats = [make_seat(part, site.plan, site.spec, site.device) for part in site.parts]
         self.progress = progress
         self.callback = callback
         self.request_stop = request_stop
@@ -73,11 +69,12 @@ class Recorder:
         self.evaluation: Row | None = None
         self._tallies: dict[int, Tally] = {}
         self._began = time.perf_counter()
-        games = [name for group in spec.groups for name in group.metrics]
+        games = [name for group in self.spec.groups for name in group.metrics]
         own = list(dict.fromkeys(["return", *games]))
         self._training = Tables(folder / "metrics.csv", [*own, "loss", "grad_norm", "epsilon"])
         self._testing = Tables(folder / "evaluations.csv", [*own, "return_se"])
-        self._board = TensorBoard(folder / "tensorboard", plan.episodes_after(first_round) + 1 if first_round else None)
+        later = self.plan.episodes_after(first_round) + 1
+        self._board = TensorBoard(folder / "tensorboard", purge_step=later if first_round else None)
 
     @property
     def wall_s(self) -> float:
@@ -127,12 +124,12 @@ class Recorder:
                 rows.append(row)
         return rows
 
-    def evaluated(self, published: Update, results: Sequence[Sequence[Fragment]]) -> None:
+    def evaluated(self, rounds: int, published: Update, results: Sequence[Sequence[Fragment]]) -> None:
         """Write the scores down; keep the weights if they are the best so far."""
         tally = Tally()
         for fragments in results:
             tally.add(fragments)
-        rows = self._rows(published.version, tally)
+        rows = self._rows(rounds, tally)
         returns = [
             np.concatenate([fragments[g].returns for fragments in results])  # (episodes, agents)
             for g in range(len(self.spec.groups))
