@@ -22,7 +22,7 @@ from remuda.telemetry.metrics import by_agent
 
 SEEDS = 5
 EPISODES = 500
-MINUTE = ("--worlds", "10", "--total-episodes", "1000", "lr=0.002:0.0002", "tau=0.01", "gamma=0.9")
+MINUTE = ("--worlds", "10", "--total-episodes", "1000", "gamma=0.9", "n_step=1")
 PLANS = {"a minute": MINUTE, "default settings": ()}
 PICTURE = Path(__file__).parent.parent / "docs" / "learning.png"
 

@@ -23,6 +23,7 @@ def make_plan(settings: Mapping[str, Any]) -> Plan:
     if "game" not in given:
         raise ConfigError("no game given: name one, e.g. game=treasurehunt")
     entry = find_game(str(given["game"]))
+    given = entry.options.own_names(Plan.own_names(given))
     plan: dict[str, Any] = {"options": {}, "learner_options": {}}
     for name in NESTED:
         plan[name].update(_mapping(name, given.pop(name, {})))
@@ -45,6 +46,9 @@ def complete(plan: Plan) -> Plan:
     for name in plan.learner_options:
         if name not in LEARNERS:
             raise UnknownName("learner in learner_options", name, LEARNERS)
+    for part in parts:
+        if part.learns and plan.lag > LEARNERS[part.player].max_lag:
+            raise ConfigError(f"lag={plan.lag} is more than learner {part.player} tolerates: use lag=0")
     chosen = {part.player: learner_options(plan, part.player).model_dump() for part in parts if part.learns}
     return plan.model_copy(update={"learner_options": chosen})
 

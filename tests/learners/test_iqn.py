@@ -19,7 +19,9 @@ from remuda.learners.network import Noise
 from remuda.rng import Stream
 
 AGENTS, WORLDS, TURNS = 3, 4, 30
-OPTIONS = IQNOptions(layer=20, frames=3, quantiles=6, acting_quantiles=5, batch_size=16, memory=500, lr=0.01)
+OPTIONS = IQNOptions(
+    layer=20, frames=3, quantiles=6, acting_quantiles=5, batch_size=16, memory=500, lr=0.01, n_step=3, tau=0.001
+)
 
 
 @pytest.fixture(scope="module")

@@ -12,14 +12,14 @@ from torch import Tensor
 
 from remuda import rng
 from remuda.config import Options
-from remuda.errors import CheckpointError, ConfigError
+from remuda.errors import ConfigError
 from remuda.fragment import Fragment
 from remuda.game import Group
 from remuda.learners.learner import Learner, Post, State
 from remuda.learners.memory import Batch, Memory
 from remuda.learners.network import IQNNetwork, Noise
 from remuda.learners.schedule import PerAgent, schedule
-from remuda.learners.stack import LEAST_ROWS, Adam, chunks, init_keys
+from remuda.learners.stack import LEAST_ROWS, Adam, StackedPolicy, chunks, init_keys, pad_windows, stack_frames
 from remuda.policy import Choice, Policy, Sight, explore
 from remuda.rng import Keys, Stream
 
@@ -35,12 +35,12 @@ class IQNOptions(Options):
     acting_quantiles: int = Field(8, ge=1, description="fixed quantiles whose mean chooses actions")
     batch_size: int = Field(64, ge=LEAST_ROWS, description="transitions per update and agent")
     memory: int | None = Field(None, ge=1, description="observations kept per agent; default: at least 4 rounds")
-    n_step: int = Field(3, ge=1, description="turns of reward before the bootstrap")
+    n_step: int = Field(2, ge=1, description="turns of reward before the bootstrap")
     learning_starts: int | None = Field(None, ge=1, description="transitions before learning; default: batch_size")
-    lr: PerAgent = Field(2.5e-4, description="learning rate; per agent")
+    lr: PerAgent = Field("0.002:0.0002", description="learning rate; per agent")
     gamma: float | list[float] = Field(0.99, description="discount; per agent")
     epsilon: PerAgent = Field("0.9:0.05:0.6", description="share of random actions while training; per agent")
-    tau: float = Field(1e-3, gt=0, le=1, description="how far the target moves towards the network per update")
+    tau: float = Field(0.01, gt=0, le=1, description="how far the target moves towards the network per update")
     clip: float = Field(1.0, gt=0, description="largest gradient norm")
     sigma: float = Field(0.017, ge=0, description="initial noise of the noisy layers; 0 turns it off")
     body: str | None = Field(None, description="module:Class of your own network body; default: one layer")
@@ -53,29 +53,18 @@ class IQNOptions(Options):
             )
 
 
-class IQNPolicy(Policy):
-    """ε-greedy on the mean over fixed quantiles, without noise."""
+class IQNPolicy(StackedPolicy):
+    """ε-greedy on the mean over fixed quantiles, without noise; ε stands in the last column of a row."""
 
     def __init__(self, group: Group, agents: int, options: IQNOptions, precision: str, device: str) -> None:
-        super().__init__(group, agents)
-        self.frames = options.frames
         self.network = IQNNetwork(group, options, precision, device)
-        self._rows = np.zeros((agents, self.network.layout.size + 1), np.float32)
-        self._weights = torch.zeros((agents, self.network.layout.size), device=device)
-        self._slices: dict[tuple[int, int], tuple[dict[str, Tensor], Tensor]] = {}
+        super().__init__(group, agents, self.network.layout, 1, device)
+        self.frames = options.frames
 
-    @property
-    def rows(self) -> NDArray[np.float32]:
-        """Weights, and in the last column ε."""
-        return self._rows
-
-    def load(self, rows: NDArray[np.float32], version: int) -> None:
-        """Take over published rows and prepare what does not change until the next."""
-        super().load(rows, version)
-        self._rows[:] = rows
-        self._weights.copy_(torch.from_numpy(self._rows[:, :-1]))
-        arrays = self.network.layout.arrays(self._weights)
-        self._slices = {(0, self.agents): (arrays, self.network.acting_phi(arrays))}
+    @torch.no_grad()
+    def prepare(self, arrays: dict[str, Tensor]) -> dict[str, Tensor]:
+        """With the embedded quantiles."""
+        return self.network.for_acting(arrays)
 
     def act(self, sight: Sight, first: int, last: int) -> Choice:
         """Greedy on the network, with a random action now and then."""
@@ -96,34 +85,18 @@ class IQNPolicy(Policy):
     @torch.no_grad()
     def _values(self, sight: Sight, low: int, high: int, first: int) -> NDArray[np.float32]:
         """How good every action looks, (worlds, high-low, actions)."""
-        x = self.network.stack_frames(sight.obs[:, :, low:high], sight.ages[:, low:high])
-        arrays, phi = self.slice(first + low, first + high)
-        q = self.network.preferences(arrays, phi, x)[:, : sight.keys.shape[0]]
-        values: NDArray[np.float32] = q.transpose(0, 1).cpu().numpy()
+        net = self.network
+        x = stack_frames(sight.obs[:, :, low:high], sight.ages[:, low:high], net.scale, net.inputs)
+        liked = net.preferences(self.slice(first + low, first + high), x.to(net.device))
+        values: NDArray[np.float32] = liked[:, : sight.keys.shape[0]].transpose(0, 1).cpu().numpy()
         return values
-
-    def slice(self, first: int, last: int) -> tuple[dict[str, Tensor], Tensor]:
-        """Views of some agents' arrays, made once per version."""
-        if (first, last) not in self._slices:
-            arrays, phi = self._slices[0, self.agents]
-            own = {name: array[first:last] for name, array in arrays.items()}
-            self._slices[first, last] = (own, phi[first:last])
-        return self._slices[first, last]
-
-    def named(self, rows: NDArray[np.float32]) -> list[dict[str, NDArray[np.float32]]]:
-        """Named arrays per agent, without padding and ε."""
-        return [self.network.layout.named(row[:-1]) for row in rows]
-
-    def load_weights(self, weights: list[dict[str, NDArray[np.float32]]]) -> None:
-        """Take over named arrays, to be played greedily."""
-        rows = np.stack([self.network.layout.row(arrays) for arrays in weights])
-        self.load(np.pad(rows, ((0, 0), (0, 1))), 0)
 
 
 class IQN(Learner):
     """IQN for neighbouring agents: each its own network, target, optimiser, memory and random streams."""
 
     max_lag = 1 << 30
+    metrics = ("loss", "grad_norm", "epsilon")
 
     def __init__(self, post: Post, options: IQNOptions) -> None:
         super().__init__(post, options)
@@ -138,7 +111,7 @@ class IQN(Learner):
         self.steps = np.zeros(post.agents, np.int64)  # really made
         self._rate = schedule("lr", options.lr, post.numbers)
         self._epsilon = schedule("epsilon", options.epsilon, post.numbers)
-        self._gamma = schedule("gamma", _plain(options.gamma), post.numbers).start
+        self._gamma = schedule("gamma", options.gamma, post.numbers).start
 
     def _capacity(self) -> int:
         options, post = self.options, self.post
@@ -226,9 +199,9 @@ class IQN(Learner):
         target_noise = Noise.draw(keys[Stream.NOISE], 1, net, device)
         arrays = net.layout.arrays(rows)
         with torch.no_grad():
-            next_x = net.prepare(batch.next_obs)
+            next_x = pad_windows(batch.next_obs, net.scale, net.inputs, device)
             online = {name: array.detach() for name, array in arrays.items()}
-            liked = net.preferences(online, net.acting_phi(online), next_x)
+            liked = net.preferences(net.for_acting(online), next_x)
             if batch.next_mask is not None:
                 liked = liked.masked_fill(~torch.from_numpy(batch.next_mask).to(device), -torch.inf)
             best = liked.argmax(dim=2)  # (agents, batch)
@@ -237,7 +210,8 @@ class IQN(Learner):
             returns = torch.from_numpy(batch.returns).to(device)
             discounts = torch.from_numpy(batch.discounts).to(device)
             wanted = returns[:, :, None] + discounts[:, :, None] * future  # (agents, batch, quantiles)
-        values = net.quantiles(arrays, net.prepare(batch.obs), taus, noise)
+        x = pad_windows(batch.obs, net.scale, net.inputs, device)
+        values = net.quantiles(arrays, x, taus, noise)
         actions = torch.from_numpy(batch.actions).to(device)
         values = values.gather(3, actions[:, :, None, None].expand(-1, -1, q, 1)).squeeze(3)
         error = wanted[:, :, None, :] - values[:, :, :, None]  # (agents, batch, quantiles, wanted)
@@ -249,11 +223,8 @@ class IQN(Learner):
     def state(self) -> State:
         """Weights, target, optimiser, counters and memory."""
         arrays: State = {
-            "weights": self.weights.cpu().numpy(),
+            **self.adam.state(),
             "target": self.target.cpu().numpy(),
-            "adam.mean": self.adam.mean.cpu().numpy(),
-            "adam.square": self.adam.square.cpu().numpy(),
-            "adam.counts": self.adam.counts.cpu().numpy(),
             "steps": self.steps,
             "updates": np.full(self.post.agents, self.updates, np.int64),
         }
@@ -261,19 +232,8 @@ class IQN(Learner):
 
     def restore(self, state: State) -> None:
         """Become the learner that `state` was taken from."""
-        if state["weights"].shape != tuple(self.weights.shape):
-            raise CheckpointError(
-                f"the checkpoint has weights of shape {state['weights'].shape}, this herd needs "
-                f"{tuple(self.weights.shape)}: it belongs to another network"
-            )
-        for name, tensor in (
-            ("weights", self.weights),
-            ("target", self.target),
-            ("adam.mean", self.adam.mean),
-            ("adam.square", self.adam.square),
-            ("adam.counts", self.adam.counts),
-        ):
-            tensor.copy_(torch.from_numpy(state[name]))
+        self.adam.restore(state)
+        self.target.copy_(torch.from_numpy(state["target"]))
         self.steps[:] = state["steps"]
         self.updates = int(state["updates"][0])
         prefix = "memory."
@@ -282,10 +242,6 @@ class IQN(Learner):
     def memory_bytes(self) -> int:
         """Replay memory, and weights five times over: network, target, optimiser, gradient."""
         return self.memory.nbytes + 5 * self.weights.numel() * self.weights.element_size()
-
-
-def _plain(value: float | list[float]) -> PerAgent:
-    return list(value) if isinstance(value, list) else value
 
 
 def _runs(ready: NDArray[np.bool_]) -> list[tuple[int, int]]:

@@ -53,6 +53,8 @@ class Learner(ABC):
 
     max_lag: int
     """How many versions old its data may be."""
+    metrics: tuple[str, ...]
+    """What `update` reports."""
     steps: NDArray[np.int64]
     """Gradient steps each agent really made, (agents,)."""
 

@@ -20,14 +20,14 @@ from torch import Tensor, nn
 from remuda import rng
 from remuda.errors import ConfigError
 from remuda.game import Group
-from remuda.kernels import kernel
-from remuda.learners.stack import LEAST_ROWS, Layout, fill_rows, linear, padded
+from remuda.learners.stack import LEAST_ROWS, Layout, add_linear, fill_rows, input_scale, linear, padded
 from remuda.rng import Keys
 
 if TYPE_CHECKING:
     from remuda.learners.iqn import IQNOptions
 
 COSINES = 64
+ACTING_PHI = "acting_phi"
 
 
 @dataclass(frozen=True)
@@ -66,9 +66,7 @@ class IQNNetwork:
         self.width = padded(options.layer)
         self.outputs = padded(group.actions + 1)
         self.noisy = options.sigma > 0
-        # Bytes that mean a fraction of their range (colours) are scaled to it; counts and flags stay as they are.
-        integer = np.issubdtype(np.dtype(group.obs_dtype), np.integer)
-        self.scale = 1.0 / group.high if integer and np.isfinite(group.high) and group.high > 1 else 1.0
+        self.scale = input_scale(group)
         self.body = Body(options.body, group, options) if options.body else None
         self.layout = self._layout()
         self._cosines = math.pi * torch.arange(1, COSINES + 1, device=self.device)
@@ -80,13 +78,13 @@ class IQNNetwork:
         options, layout = self.options, Layout()
         inputs, layer, outputs = self.frames * self.obs_size, options.layer, self.actions + 1
         if self.body is None:
-            _add_linear(layout, "body", inputs, layer)
+            add_linear(layout, "body", inputs, layer)
         else:
             for name, shape in self.body.shapes.items():
                 layout.add(f"body.{name}", shape, spread=0.0, pad=False)
-        _add_linear(layout, "phi", COSINES, layer)
+        add_linear(layout, "phi", COSINES, layer)
         for name, width in (("layer", layer), ("head", outputs)):
-            _add_linear(layout, name, layer, width)
+            add_linear(layout, name, layer, width)
             if self.noisy:
                 layout.add(f"{name}.weight_sigma", (width, layer), spread=0.0, centre=options.sigma)
                 layout.add(f"{name}.bias_sigma", (width,), spread=0.0, centre=options.sigma)
@@ -101,20 +99,6 @@ class IQNNetwork:
                 row[:size] = self.body.initial(key)
         return rows
 
-    def prepare(self, windows: NDArray[Any]) -> Tensor:
-        """Sampled windows (agents, rows, frames * obs) as network input."""
-        x = torch.from_numpy(windows).to(self.device, torch.float32)
-        if self.scale != 1.0:
-            x.mul_(self.scale)
-        return torch.nn.functional.pad(x, (0, self.inputs - x.shape[2]))
-
-    def stack_frames(self, obs: NDArray[Any], ages: NDArray[np.int64]) -> Tensor:
-        """Frames (frames, worlds, agents, *obs) as network input (agents, rows, inputs), at least 4 rows."""
-        worlds, agents = ages.shape
-        x = np.zeros((agents, max(worlds, LEAST_ROWS), self.inputs), np.float32)
-        _stack_frames(obs.reshape(self.frames, worlds, agents, -1), ages, self.scale, x)
-        return torch.from_numpy(x).to(self.device)
-
     def features(self, arrays: dict[str, Tensor], x: Tensor) -> Tensor:
         """What the body makes of its input, (agents, rows, width)."""
         if self.body is not None:
@@ -126,20 +110,20 @@ class IQNNetwork:
         cosines = (taus.unsqueeze(2) * self._cosines).cos()
         return linear(cosines, arrays["phi.weight"], arrays["phi.bias"], self.precision).relu()
 
-    def acting_phi(self, arrays: dict[str, Tensor]) -> Tensor:
-        """The embedding of the fixed quantiles; it changes only with the weights."""
+    def for_acting(self, arrays: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The arrays, with the embedding of the fixed quantiles, which changes only with the weights."""
         agents = arrays["phi.weight"].shape[0]
         phi = self.phi(arrays, self._acting_taus.expand(agents, -1))
-        return phi[:, : self.options.acting_quantiles]
+        return {**arrays, ACTING_PHI: phi[:, : self.options.acting_quantiles]}
 
-    def preferences(self, arrays: dict[str, Tensor], phi: Tensor, x: Tensor) -> Tensor:
+    def preferences(self, arrays: dict[str, Tensor], x: Tensor) -> Tensor:
         """Mean advantage over the fixed quantiles, without noise: (agents, rows, actions).
 
         The state's value is the same for every action, so the best action needs no more.
         """
         features = self.features(arrays, x)
         agents, rows, width = features.shape
-        hidden = (features.unsqueeze(2) * phi.unsqueeze(1)).view(agents, -1, width)
+        hidden = (features.unsqueeze(2) * arrays[ACTING_PHI].unsqueeze(1)).view(agents, -1, width)
         hidden = linear(hidden, arrays["layer.weight"], arrays["layer.bias"], self.precision).relu_()
         # The head is linear, so it may follow the mean: a k-th of the work.
         hidden = hidden.view(agents, rows, -1, width).mean(dim=2)
@@ -169,24 +153,6 @@ class IQNNetwork:
     def update_bytes(self) -> int:
         """Bytes one agent's activations take in an update."""
         return 4 * 4 * self.options.batch_size * self.options.quantiles * self.width
-
-
-@kernel
-def _stack_frames(obs: Any, ages: Any, scale: float, out: Any) -> None:
-    """Copy each agent's own frames side by side, oldest first; frames older than the agent stay zero."""
-    frames, worlds, agents, size = obs.shape
-    factor = np.float32(scale)
-    for a in range(agents):
-        for w in range(worlds):
-            for f in range(max(0, frames - 1 - ages[w, a]), frames):
-                for i in range(size):
-                    out[a, w, f * size + i] = obs[f, w, a, i] * factor
-
-
-def _add_linear(layout: Layout, name: str, inputs: int, outputs: int) -> None:
-    spread = math.sqrt(1.0 / inputs)
-    layout.add(f"{name}.weight", (outputs, inputs), spread)
-    layout.add(f"{name}.bias", (outputs,), spread)
 
 
 def _noisy(arrays: dict[str, Tensor], name: str, noise: tuple[Tensor, Tensor] | None) -> tuple[Tensor, Tensor]:

@@ -29,7 +29,7 @@ class Schedule:
         return values
 
 
-def schedule(name: str, value: PerAgent, numbers: NDArray[np.int64]) -> Schedule:
+def schedule(name: str, value: PerAgent | list[float], numbers: NDArray[np.int64]) -> Schedule:
     """Read `0.1`, `"0.9:0.05:0.5"` (from, to, over which share of the run), or a list of these per agent."""
     values = value if isinstance(value, list) else [value]
     if isinstance(value, list) and len(values) <= numbers.max():

@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,6 +21,10 @@ from torch import Tensor
 from torch.optim.adam import adam
 
 from remuda import rng
+from remuda.errors import CheckpointError
+from remuda.game import Group
+from remuda.kernels import kernel
+from remuda.policy import Policy
 from remuda.rng import Keys, Stream
 
 LEAST_ROWS = 4
@@ -101,6 +106,47 @@ class Layout:
         return row
 
 
+def add_linear(layout: Layout, name: str, inputs: int, outputs: int, gain: float = 1.0) -> None:
+    """Room for a layer, uniform in ±gain/√inputs at first."""
+    spread = gain * math.sqrt(1.0 / inputs)
+    layout.add(f"{name}.weight", (outputs, inputs), spread)
+    layout.add(f"{name}.bias", (outputs,), spread)
+
+
+def input_scale(group: Group) -> float:
+    """Bytes that mean a fraction of their range (colours) are scaled to it; counts and flags stay as they are."""
+    integer = np.issubdtype(np.dtype(group.obs_dtype), np.integer)
+    return 1.0 / group.high if integer and np.isfinite(group.high) and group.high > 1 else 1.0
+
+
+def stack_frames(obs: NDArray[Any], ages: NDArray[np.int64], scale: float, width: int) -> Tensor:
+    """Frames (frames, worlds, agents, *obs) as network input (agents, rows, width), at least 4 rows."""
+    worlds, agents = ages.shape
+    x = np.zeros((agents, max(worlds, LEAST_ROWS), width), np.float32)
+    _stack_frames(obs.reshape(len(obs), worlds, agents, -1), ages, scale, x)
+    return torch.from_numpy(x)
+
+
+@kernel
+def _stack_frames(obs: Any, ages: Any, scale: float, out: Any) -> None:
+    """Copy each agent's own frames side by side, oldest first; frames older than the agent stay zero."""
+    frames, worlds, agents, size = obs.shape
+    factor = np.float32(scale)
+    for a in range(agents):
+        for w in range(worlds):
+            for f in range(max(0, frames - 1 - ages[w, a]), frames):
+                for i in range(size):
+                    out[a, w, f * size + i] = obs[f, w, a, i] * factor
+
+
+def pad_windows(windows: NDArray[Any], scale: float, width: int, device: torch.device) -> Tensor:
+    """Windows (agents, rows, frames * obs) as network input (agents, rows, width), at least 4 rows."""
+    agents, rows, size = windows.shape
+    x = torch.zeros((agents, max(rows, LEAST_ROWS), width), device=device)
+    x[:, :rows, :size] = torch.from_numpy(windows).to(device)
+    return x if scale == 1.0 else x.mul_(scale)
+
+
 def init_keys(seed: int, numbers: NDArray[np.int64]) -> Keys:
     """Keys for the first weights of these agents."""
     return rng.keys(rng.key(seed, Stream.INIT), numbers)
@@ -127,6 +173,50 @@ def chunks(agents: int, bytes_each: int, most: int = 1 << 30) -> Iterator[tuple[
         yield first, min(first + step, agents)
 
 
+class StackedPolicy(Policy):
+    """A policy whose networks are rows; after the weights a row may have columns that are no weights."""
+
+    def __init__(self, group: Group, agents: int, layout: Layout, columns: int, device: str) -> None:
+        super().__init__(group, agents)
+        self.layout = layout
+        self.columns = columns
+        self._rows = np.zeros((agents, layout.size + columns), np.float32)
+        self._weights = torch.zeros((agents, layout.size), device=device)
+        self._slices: dict[tuple[int, int], dict[str, Tensor]] = {}
+
+    @property
+    def rows(self) -> NDArray[np.float32]:
+        """Weights, then the other columns."""
+        return self._rows
+
+    def load(self, rows: NDArray[np.float32], version: int) -> None:
+        """Take over published rows."""
+        super().load(rows, version)
+        self._rows[:] = rows
+        self._weights.copy_(torch.from_numpy(self._rows[:, : self.layout.size]))
+        self._slices = {(0, self.agents): self.prepare(self.layout.arrays(self._weights))}
+
+    def prepare(self, arrays: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Add what acting needs and only changes with the weights."""
+        return arrays
+
+    def slice(self, first: int, last: int) -> dict[str, Tensor]:
+        """Views of some agents' arrays, made once per version."""
+        if (first, last) not in self._slices:
+            whole = self._slices[0, self.agents]
+            self._slices[first, last] = {name: array[first:last] for name, array in whole.items()}
+        return self._slices[first, last]
+
+    def named(self, rows: NDArray[np.float32]) -> list[dict[str, NDArray[np.float32]]]:
+        """Named arrays per agent, without padding and the other columns."""
+        return [self.layout.named(row[: self.layout.size]) for row in rows]
+
+    def load_weights(self, weights: list[dict[str, NDArray[np.float32]]]) -> None:
+        """Take over named arrays; the other columns stay as they are."""
+        rows = np.stack([self.layout.row(arrays) for arrays in weights])
+        self.load(np.concatenate([rows, self._rows[:, self.layout.size :]], axis=1), 0)
+
+
 class Adam:
     """Adam over rows of weights, with a learning rate per agent and gradients clipped per agent.
 
@@ -139,6 +229,23 @@ class Adam:
         self.mean = torch.zeros_like(rows)
         self.square = torch.zeros_like(rows)
         self.counts = torch.zeros(len(rows), device=rows.device)
+
+    def state(self) -> dict[str, NDArray[np.float32]]:
+        """Weights and moments, one row per agent."""
+        return {name: tensor.cpu().numpy() for name, tensor in self._tensors().items()}
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Become the optimiser that `state` was taken from, weights included."""
+        for name, tensor in self._tensors().items():
+            if state[name].shape != tuple(tensor.shape):
+                raise CheckpointError(
+                    f"the checkpoint has {name} of shape {state[name].shape}, this herd needs "
+                    f"{tuple(tensor.shape)}: it belongs to another network"
+                )
+            tensor.copy_(torch.from_numpy(state[name]))
+
+    def _tensors(self) -> dict[str, Tensor]:
+        return {"weights": self.rows, "adam.mean": self.mean, "adam.square": self.square, "adam.counts": self.counts}
 
     def step(self, first: int, last: int, grad: Tensor, rates: NDArray[np.float64], clip: float) -> Tensor:
         """Move agents first … last-1 against their gradients; returns the norms of these."""

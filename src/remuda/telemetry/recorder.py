@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from remuda import checkpoint
 from remuda.engines import Site
 from remuda.fragment import Fragment
-from remuda.herd import make_seat, weights_sha256
+from remuda.herd import LEARNERS, make_seat, weights_sha256
 from remuda.loop import Loop
 from remuda.placement.base import Rows, Spent, Update
 from remuda.telemetry.metrics import Tables, TensorBoard
@@ -71,7 +71,8 @@ class Recorder:
         self._began = time.perf_counter()
         games = [name for group in self.spec.groups for name in group.metrics]
         own = list(dict.fromkeys(["return", *games]))
-        self._training = Tables(folder / "metrics.csv", [*own, "loss", "grad_norm", "epsilon"])
+        learned = [name for part in self.parts if part.learns for name in LEARNERS[part.player].metrics]
+        self._training = Tables(folder / "metrics.csv", list(dict.fromkeys([*own, *learned])))
         self._testing = Tables(folder / "evaluations.csv", [*own, "return_se"])
         later = self.plan.episodes_after(first_round) + 1
         self._board = TensorBoard(folder / "tensorboard", purge_step=later if first_round else None)

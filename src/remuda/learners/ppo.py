@@ -1,0 +1,463 @@
+"""Proximal policy optimisation for a herd: every agent its own actor and critic, all stacked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import groupby, pairwise
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field
+from torch import Tensor
+
+from remuda import rng
+from remuda.collect import shares
+from remuda.config import Options
+from remuda.errors import ConfigError
+from remuda.fragment import Fragment
+from remuda.game import Group
+from remuda.kernels import kernel
+from remuda.learners.learner import Learner, Post, State
+from remuda.learners.schedule import PerAgent, schedule
+from remuda.learners.stack import (
+    LEAST_ROWS,
+    Adam,
+    Layout,
+    StackedPolicy,
+    add_linear,
+    chunks,
+    init_keys,
+    input_scale,
+    linear,
+    pad_windows,
+    padded,
+    stack_frames,
+)
+from remuda.policy import Choice, Policy, Sight, explore
+from remuda.rng import Stream, uniform
+
+LOG_PROB, VALUE = "log_prob", "value"
+STATISTICS = 2  # columns after the weights in a row: centre and spread of the returns
+
+
+class PPOOptions(Options):
+    """What can be tuned. Values marked per agent may be lists, or "from:to:share" of the run."""
+
+    layers: list[int] = Field([64, 64], description="widths of the hidden layers, of actor and critic alike")
+    activation: Literal["tanh", "relu"] = Field("tanh", description="between the layers")
+    frames: int = Field(1, ge=1, description="observations the networks see at once")
+    epochs: int = Field(4, ge=1, description="passes over each round")
+    minibatches: int = Field(8, ge=1, description="gradient steps per pass")
+    lr: PerAgent = Field("0.001:0.0001", description="learning rate; per agent")
+    gamma: float | list[float] = Field(0.99, description="discount; per agent")
+    gae_lambda: float = Field(0.95, ge=0, le=1, description="how far advantages look ahead; 1: to the end")
+    clip: float = Field(0.2, gt=0, description="how far a probability may move before it gains nothing")
+    entropy: PerAgent = Field(0.01, description="weight of the entropy bonus; per agent")
+    value_weight: float = Field(0.5, ge=0, description="weight of the critic's loss")
+    grad_clip: float = Field(0.5, gt=0, description="largest gradient norm")
+    normalise_advantages: bool = Field(True, description="to mean 0 and variance 1 over a minibatch")
+    normalise_values: bool = Field(True, description="let the critic predict standardised returns")
+    reward_scale: float = Field(1.0, gt=0, description="rewards are multiplied by this")
+
+    def check(self) -> None:
+        """Options that contradict each other."""
+        if not self.layers or min(self.layers) < 1:
+            raise ConfigError(f"layers={self.layers} should list at least one width, each at least 1")
+
+
+class PPONetwork:
+    """Actor and critic as functions of stacked weights."""
+
+    def __init__(self, group: Group, options: PPOOptions, precision: str, device: str) -> None:
+        self.options = options
+        self.precision = precision
+        self.device = torch.device(device)
+        self.frames = options.frames
+        self.actions = group.actions
+        self.obs_size = math.prod(group.obs_shape)
+        self.inputs = padded(self.frames * self.obs_size)
+        self.scale = input_scale(group)
+        self.layout = Layout()
+        for name, outputs in (("actor", group.actions), ("critic", 1)):
+            widths = [self.frames * self.obs_size, *options.layers, outputs]
+            for i, (inside, outside) in enumerate(pairwise(widths)):
+                # A small last layer: every action about as likely, every state worth about nothing.
+                gain = 0.01 if i == len(widths) - 2 else 1.0
+                add_linear(self.layout, f"{name}.{i}", inside, outside, gain)
+
+    def run(self, arrays: dict[str, Tensor], name: str, x: Tensor) -> Tensor:
+        """One of the two networks, (agents, rows, outputs)."""
+        last = len(self.options.layers)
+        for i in range(last + 1):
+            x = linear(x, arrays[f"{name}.{i}.weight"], arrays[f"{name}.{i}.bias"], self.precision)
+            if i < last:
+                x = x.tanh() if self.options.activation == "tanh" else x.relu()
+        return x
+
+    def log_probs(self, arrays: dict[str, Tensor], x: Tensor, mask: Tensor | None) -> Tensor:
+        """Log-probability of every action, (agents, rows, actions)."""
+        logits = self.run(arrays, "actor", x)[:, :, : self.actions]
+        if mask is not None:
+            logits = logits.masked_fill(~mask, -1e9)
+        return logits.log_softmax(dim=2)
+
+    def values(self, arrays: dict[str, Tensor], x: Tensor) -> Tensor:
+        """What the critic says, (agents, rows); standardised if the options say so."""
+        return self.run(arrays, "critic", x)[:, :, 0]
+
+    def row_bytes(self, rows: int) -> int:
+        """Bytes one agent's largest activation takes."""
+        return 4 * rows * max(self.inputs, padded(self.actions), *(padded(n) for n in self.options.layers))
+
+
+class PPOPolicy(StackedPolicy):
+    """Samples from the actor; remembers how likely the action was and what the critic thought.
+
+    The last two columns of a row are the centre and spread of the returns.
+    """
+
+    extras = (LOG_PROB, VALUE)
+
+    def __init__(self, group: Group, agents: int, options: PPOOptions, precision: str, device: str) -> None:
+        self.network = PPONetwork(group, options, precision, device)
+        super().__init__(group, agents, self.network.layout, STATISTICS, device)
+        self._rows[:, -1] = 1.0
+        self.frames = options.frames
+
+    def act(self, sight: Sight, first: int, last: int) -> Choice:
+        """Sample, or take the likeliest where exploration is given."""
+        worlds, agents = sight.keys.shape
+        log_probs = np.empty((worlds, agents, self.group.actions), np.float32)
+        values = np.empty((worlds, agents), np.float32)
+        for low, high in chunks(agents, self.network.row_bytes(max(worlds, LEAST_ROWS))):
+            self._think(sight, low, high, first, log_probs, values)
+        actions = np.empty((worlds, agents), np.int64)
+        if sight.exploration is None:
+            _sample(np.exp(log_probs), sight.keys, actions)
+        else:
+            chance = np.full(agents, sight.exploration)
+            actions = explore(log_probs.argmax(axis=2), chance, sight, self.group.actions)
+        chosen = np.take_along_axis(log_probs, actions[:, :, None], axis=2)[:, :, 0]
+        centre, spread = self._rows[first:last, -2], self._rows[first:last, -1]
+        return Choice(actions, {LOG_PROB: chosen, VALUE: values * spread + centre})
+
+    @torch.no_grad()
+    def _think(
+        self, sight: Sight, low: int, high: int, first: int, log_probs: NDArray[Any], values: NDArray[Any]
+    ) -> None:
+        """Fill in what actor and critic of agents low … high-1 say."""
+        network, worlds = self.network, len(sight.keys)
+        x = stack_frames(sight.obs[:, :, low:high], sight.ages[:, low:high], network.scale, network.inputs)
+        x = x.to(network.device)
+        mask = None
+        if sight.mask is not None:
+            allowed = torch.ones((high - low, x.shape[1], network.actions), dtype=torch.bool)
+            allowed[:, :worlds] = torch.from_numpy(sight.mask[:, low:high]).transpose(0, 1)
+            mask = allowed.to(network.device)
+        arrays = self.slice(first + low, first + high)
+        log_probs[:, low:high] = network.log_probs(arrays, x, mask)[:, :worlds].transpose(0, 1).cpu().numpy()
+        values[:, low:high] = network.values(arrays, x)[:, :worlds].transpose(0, 1).cpu().numpy()
+
+
+class Experience(NamedTuple):
+    """Turns that neighbouring agents lived through, as many each, agents first and episode after episode."""
+
+    windows: NDArray[Any]  # (agents, rows, frames * obs), in the game's dtype
+    actions: NDArray[np.int64]  # (agents, rows)
+    log_probs: NDArray[np.float32]
+    advantages: NDArray[np.float32]
+    returns: NDArray[np.float32]
+    mask: NDArray[np.bool_]  # (agents, rows, actions), or no actions where all are always allowed
+
+    def pick(self, rows: NDArray[np.int64]) -> Experience:
+        """Some rows of each agent, (agents, picked)."""
+        agents = np.arange(len(rows))[:, None]
+        picked: list[Any] = [array[agents, rows] for array in self]
+        return Experience(*picked)
+
+
+def _lived(fragment: Fragment, array: NDArray[Any], agent: int) -> NDArray[Any]:
+    """The entries (turns, worlds, agents, …) of one agent's own turns, world after world."""
+    own: NDArray[Any] = array[:, :, agent].swapaxes(0, 1)[fragment.alive[:, :, agent].T]
+    return own
+
+
+class PPO(Learner):
+    """PPO for neighbouring agents: each its own actor, critic, optimiser and random streams."""
+
+    metrics = ("loss", "value_loss", "entropy", "kl", "grad_norm")
+    max_lag = 1  # stored log-probabilities correct for the age of the data, the clip bounds it
+
+    def __init__(self, post: Post, options: PPOOptions) -> None:
+        super().__init__(post, options)
+        self.options: PPOOptions = options
+        self.network = PPONetwork(post.group, options, post.precision, post.device)
+        first = self.network.layout.initial(init_keys(post.seed, post.numbers))
+        self.weights = torch.from_numpy(first).to(post.device)
+        self.adam = Adam(self.weights)
+        self.updates = 0  # due so far by the plan, the clock of the schedules
+        self.passes = 0  # over a round so far, the clock of the random streams
+        self.steps = np.zeros(post.agents, np.int64)
+        self.statistics = np.zeros((post.agents, 3))  # of returns: count, mean, sum of squared deviations
+        self._rate = schedule("lr", options.lr, post.numbers)
+        self._entropy = schedule("entropy", options.entropy, post.numbers)
+        self._gamma = schedule("gamma", options.gamma, post.numbers).start
+        self._fragments: list[Fragment] = []
+
+    @classmethod
+    def options_type(cls) -> type[Options]:
+        """See PPOOptions."""
+        return PPOOptions
+
+    @classmethod
+    def make_policy(cls, group: Group, agents: int, options: Any, precision: str, device: str) -> Policy:
+        """A PPOPolicy with all weights zero."""
+        return PPOPolicy(group, agents, options, precision, device)
+
+    def rows(self) -> NDArray[np.float32]:
+        """Weights, then centre and spread of the returns."""
+        return np.concatenate([self.weights.cpu().numpy(), self._scale().astype(np.float32)], axis=1)
+
+    def _scale(self) -> NDArray[np.float64]:
+        """Centre and spread that the critic's standardised values are multiplied out with, (agents, 2)."""
+        scale = np.tile([0.0, 1.0], (self.post.agents, 1))
+        known = self.statistics[:, 0] > 1
+        if self.options.normalise_values and known.any():
+            count, mean, squares = self.statistics[known].T
+            scale[known] = np.stack([mean, np.sqrt(squares / count) + 1e-6], axis=1)
+        return scale
+
+    def take(self, fragment: Fragment) -> None:
+        """Keep it until the next update."""
+        self._fragments.append(fragment)
+
+    def advantages(self, fragment: Fragment) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Generalised advantages and the values they are relative to, (turns, worlds, agents) of the group."""
+        agents = slice(self.post.first, self.post.last)
+        values = fragment.extras[VALUE]
+        ended = fragment.terminated | fragment.truncated
+        cut_off = fragment.alive & ~fragment.terminated  # where a value beyond the data is needed
+        cut_off[:-1] &= fragment.truncated[:-1] | ~fragment.alive[1:]
+        following = np.zeros_like(values)
+        following[:-1] = np.where(cut_off[:-1], 0.0, values[1:])
+        self._look_beyond(fragment, cut_off, following)
+        result = np.zeros_like(values)
+        ended |= cut_off
+        rewards = fragment.rewards * np.float32(self.options.reward_scale)
+        _advantages(
+            rewards[:, :, agents], values[:, :, agents], following[:, :, agents], fragment.terminated[:, :, agents],
+            ended[:, :, agents], fragment.alive[:, :, agents], self._gamma, self.options.gae_lambda,
+            result[:, :, agents],
+        )  # fmt: skip
+        return result, values
+
+    @torch.no_grad()
+    def _look_beyond(self, fragment: Fragment, cut_off: NDArray[np.bool_], following: NDArray[np.float32]) -> None:
+        """Value of the observation after each turn at which the data ends but the agent's life does not."""
+        arrays = self.network.layout.arrays(self.weights)
+        scale = self._scale()
+        nexts = windows(fragment, self.network.frames, ahead=1)
+        for i in range(self.post.agents):
+            agent = self.post.first + i
+            turns, worlds = np.nonzero(cut_off[:, :, agent])
+            if len(turns):
+                x = self._input(nexts[turns, worlds, agent][None])
+                own = {name: array[i : i + 1] for name, array in arrays.items()}
+                values = self.network.values(own, x)[0, : len(turns)].cpu().numpy()
+                following[turns, worlds, agent] = values * scale[i, 1] + scale[i, 0]
+
+    def _input(self, windows: NDArray[Any]) -> Tensor:
+        return pad_windows(windows, self.network.scale, self.network.inputs, self.network.device)
+
+    def update(self, count: int) -> dict[str, NDArray[np.float64]]:
+        """Learn `epochs` times from what was taken; `count` only moves the schedules."""
+        report = {name: np.full(self.post.agents, np.nan) for name in self.metrics}
+        lives = self._lives()
+        if self.options.normalise_values:
+            self._count_returns(lives)
+        for low, high in self._alike([len(life.actions) for life in lives]):
+            own = Experience(*(np.stack(arrays) for arrays in zip(*lives[low:high], strict=True)))
+            for name, values in self._learn(own, low, high).items():
+                report[name][low:high] = values
+            self.steps[low:high] += self.options.epochs * self.options.minibatches
+        self.passes += self.options.epochs
+        self.updates += count
+        return report
+
+    def _lives(self) -> list[Experience]:
+        """What each agent lived through in the fragments taken, which are then forgotten; no agents axis."""
+        parts = []
+        for fragment in self._fragments:
+            advantages, values = self.advantages(fragment)
+            mask = fragment.mask[:-1] if fragment.mask is not None else np.ones((*fragment.alive.shape, 0), np.bool_)
+            stacked = windows(fragment, self.network.frames)
+            arrays = (stacked, fragment.actions, fragment.extras[LOG_PROB], advantages, advantages + values, mask)
+            parts.append((fragment, arrays))
+        self._fragments = []
+        return [
+            Experience(*(np.concatenate(column) for column in zip(*(
+                [_lived(fragment, array, agent) for array in arrays] for fragment, arrays in parts
+            ), strict=True)))
+            for agent in range(self.post.first, self.post.last)
+        ]  # fmt: skip
+
+    def _alike(self, counts: list[int]) -> Iterator[tuple[int, int]]:
+        """Ranges of neighbouring agents with equally many turns, few enough for the cache.
+
+        Sums over more rows are other sums, so an agent's minibatches must not depend on its neighbours'.
+        """
+        first = 0
+        for count, group in groupby(counts):
+            size = len(list(group))
+            if count >= self.options.minibatches:
+                bytes_each = 4 * self.network.row_bytes(count // self.options.minibatches + 1)
+                for low, high in chunks(size, bytes_each):
+                    yield first + low, first + high
+            first += size
+
+    def _count_returns(self, lives: list[Experience]) -> None:
+        """Add the round's returns to the running statistics (Chan's parallel formula)."""
+        for i, life in enumerate(lives):
+            own = life.returns.astype(np.float64)
+            if len(own):
+                count, mean, squares = self.statistics[i]
+                delta, total = own.mean() - mean, count + len(own)
+                squares += ((own - own.mean()) ** 2).sum() + delta**2 * count * len(own) / total
+                self.statistics[i] = (total, mean + delta * len(own) / total, squares)
+
+    def _learn(self, own: Experience, low: int, high: int) -> dict[str, NDArray[np.float64]]:
+        """All passes over the round for agents low … high-1; returns means over the gradient steps."""
+        numbers = self.post.numbers[low:high]
+        rate = self._rate.at(self.updates, self.post.total_updates)[low:high]
+        sums = {name: np.zeros(high - low) for name in self.metrics}
+        rows = own.actions.shape[1]
+        for epoch in range(self.options.epochs):
+            keys = rng.keys(rng.keys(rng.key(self.post.seed, Stream.SAMPLE), numbers), self.passes + epoch)
+            order = rng.uniforms(keys, rows).argsort(axis=1, kind="stable")
+            for a, b in shares(rows, self.options.minibatches):
+                leaf = self.weights[low:high].detach().requires_grad_()
+                picked = own.pick(order[:, a:b])
+                loss, parts = self._loss(leaf, picked, low)
+                (grad,) = torch.autograd.grad(loss.sum(), leaf)
+                with torch.no_grad():
+                    parts["grad_norm"] = self.adam.step(low, high, grad, rate, self.options.grad_clip)
+                for name, value in parts.items():
+                    sums[name] += value.detach().cpu().numpy()
+        steps = self.options.epochs * self.options.minibatches
+        return {name: values / steps for name, values in sums.items()}
+
+    def _loss(self, leaf: Tensor, batch: Experience, low: int) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss of each agent on a minibatch, (agents,), and its parts."""
+        options, network, device = self.options, self.network, leaf.device
+        agents = slice(low, low + len(leaf))
+        actions, old, advantages, returns, mask = (torch.from_numpy(array).to(device) for array in batch[1:])
+        count = actions.shape[1]
+        arrays = network.layout.arrays(leaf)
+        x = self._input(batch.windows)
+        log_probs = network.log_probs(arrays, x, mask if mask.shape[2] else None)[:, :count]
+        chosen = log_probs.gather(2, actions.unsqueeze(2)).squeeze(2)
+        if options.normalise_advantages:
+            spread, mean = torch.std_mean(advantages, dim=1, keepdim=True, correction=0)
+            advantages = (advantages - mean) / (spread + 1e-8)
+        ratio = (chosen - old).exp()
+        clipped = ratio.clamp(1.0 - options.clip, 1.0 + options.clip)
+        policy_loss = -torch.minimum(ratio * advantages, clipped * advantages).mean(dim=1)
+        scale = torch.from_numpy(self._scale()[agents]).to(leaf)
+        wanted = (returns - scale[:, :1]) / scale[:, 1:]
+        value_loss = (network.values(arrays, x)[:, :count] - wanted).square().mean(dim=1)
+        entropy = -(log_probs.exp() * log_probs).sum(dim=2).mean(dim=1)
+        bonus = self._entropy.at(self.updates, self.post.total_updates)[agents]
+        loss = policy_loss + options.value_weight * value_loss - torch.from_numpy(bonus).to(leaf) * entropy
+        kl = (old - chosen).mean(dim=1)
+        return loss, {"loss": policy_loss, "value_loss": value_loss, "entropy": entropy, "kl": kl}
+
+    def state(self) -> State:
+        """Weights, optimiser, statistics and counters; between rounds nothing else is kept."""
+        agents = self.post.agents
+        return {
+            **self.adam.state(),
+            "statistics": self.statistics,
+            "steps": self.steps,
+            "updates": np.full(agents, self.updates, np.int64),
+            "passes": np.full(agents, self.passes, np.int64),
+        }
+
+    def restore(self, state: State) -> None:
+        """Become the learner that `state` was taken from."""
+        self.adam.restore(state)
+        self.statistics[:] = state["statistics"]
+        self.steps[:] = state["steps"]
+        self.updates, self.passes = int(state["updates"][0]), int(state["passes"][0])
+
+    def memory_bytes(self) -> int:
+        """A round as the networks see it, and weights four times over: network, optimiser, gradient."""
+        group, post = self.post.group, self.post
+        window = self.network.frames * self.network.obs_size * np.dtype(group.obs_dtype).itemsize
+        rows = post.agents * post.turns * post.round_episodes
+        return rows * (window + 32) + 4 * self.weights.numel() * self.weights.element_size()
+
+
+def windows(fragment: Fragment, frames: int, ahead: int = 0) -> NDArray[Any]:
+    """Stacked frames of every turn, or of the one after it: (turns, worlds, agents, frames * obs)."""
+    obs = fragment.obs.reshape(*fragment.obs.shape[:3], -1)
+    turns, worlds, agents = fragment.actions.shape
+    if frames == 1:
+        first = fragment.before + ahead
+        return obs[first : first + turns]
+    out = np.zeros((turns, worlds, agents, frames * obs.shape[3]), obs.dtype)
+    _windows(obs, fragment.ages, fragment.before, frames, ahead, out)
+    return out
+
+
+@kernel
+def _windows(obs: Any, ages: Any, before: int, frames: int, ahead: int, out: Any) -> None:
+    turns, worlds, agents = ages.shape
+    size = obs.shape[3]
+    for t in range(turns):
+        for w in range(worlds):
+            for a in range(agents):
+                for f in range(max(0, frames - 1 - ages[t, w, a] - ahead), frames):
+                    source = before + t + ahead - (frames - 1 - f)
+                    for i in range(size):
+                        out[t, w, a, f * size + i] = obs[source, w, a, i]
+
+
+@kernel
+def _advantages(
+    rewards: Any, values: Any, following: Any, terminated: Any, ended: Any, alive: Any, gamma: Any, decay: float,
+    out: Any,
+) -> None:  # fmt: skip
+    turns, worlds, agents = rewards.shape
+    for w in range(worlds):
+        for a in range(agents):
+            ahead = 0.0
+            for t in range(turns - 1, -1, -1):
+                if not alive[t, w, a]:
+                    ahead = 0.0
+                    continue
+                beyond = 0.0 if terminated[t, w, a] else gamma[a] * following[t, w, a]
+                carry = 0.0 if ended[t, w, a] else gamma[a] * decay * ahead
+                ahead = rewards[t, w, a] + beyond - values[t, w, a] + carry
+                out[t, w, a] = ahead
+
+
+@kernel
+def _sample(probs: Any, keys: Any, out: Any) -> None:
+    """One action per row, by its probabilities (worlds, agents, actions)."""
+    for w in range(out.shape[0]):
+        for a in range(out.shape[1]):
+            total = 0.0
+            for i in range(probs.shape[2]):
+                total += probs[w, a, i]
+            left = uniform(keys[w, a], 0) * total
+            action = 0
+            for i in range(probs.shape[2]):
+                if probs[w, a, i] > 0.0:
+                    action = i
+                    left -= probs[w, a, i]
+                    if left < 0.0:
+                        break
+            out[w, a] = action

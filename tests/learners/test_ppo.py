@@ -1,0 +1,183 @@
+"""PPO: advantages and updates against plain programs, written the long way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from remuda import rng
+from remuda.collect import Manner, Player, Seat, Task
+from remuda.fragment import Fragment
+from remuda.game import make_game
+from remuda.games import find_game
+from remuda.learners.learner import Post
+from remuda.learners.ppo import PPO, PPOOptions, _sample, windows
+from remuda.rng import Stream
+
+AGENTS, WORLDS, TURNS = 3, 4, 20
+OPTIONS = PPOOptions(layers=[12, 10], frames=2, epochs=1, minibatches=1, lr=0.01, gamma=0.9, gae_lambda=0.8)
+
+
+def learner(options: PPOOptions = OPTIONS, first: int = 0, last: int = AGENTS) -> PPO:
+    group = make_game(find_game("treasurehunt"), {"agents": AGENTS}, [0]).spec.groups[0]
+    return PPO(Post(group, 0, first, last, first, 5, TURNS, WORLDS, 100), options)
+
+
+def play(own: PPO, turns: int = TURNS) -> Fragment:
+    policy = PPO.make_policy(own.post.group, AGENTS, own.options, "fp32", "cpu")
+    policy.load(own.rows(), 0)
+    game = make_game(find_game("treasurehunt"), {"agents": AGENTS, "turns": TURNS}, range(WORLDS))
+    player = Player(game, [Seat(0, 0, AGENTS, policy)], Manner(1, WORLDS))
+    player.start(Task(tuple(range(WORLDS))))
+    return player.play(player.room(turns))[0]
+
+
+def changed(fragment: Fragment, **arrays: Any) -> Fragment:
+    return Fragment(**{**vars(fragment), **arrays})
+
+
+def plain(own: PPO, name: str, agent: int) -> nn.Sequential:
+    """One network of one agent as torch modules."""
+    named = own.network.layout.named(own.weights[agent].numpy())
+    layers: list[nn.Module] = []
+    for i in range(3):
+        weight, bias = named[f"{name}.{i}.weight"], named[f"{name}.{i}.bias"]
+        layer = nn.Linear(weight.shape[1], weight.shape[0])
+        layer.load_state_dict({"weight": torch.from_numpy(weight), "bias": torch.from_numpy(bias)})
+        layers += [layer, nn.Tanh()] if i < 2 else [layer]
+    return nn.Sequential(*layers)
+
+
+def plain_advantages(own: PPO, fragment: Fragment, world: int, agent: int) -> list[float]:
+    """Generalised advantages of one life, straight from the definition."""
+    after = windows(fragment, 2, ahead=1)[:, world, agent]
+    critic = plain(own, "critic", agent)
+    values = fragment.extras["value"][:, world, agent].tolist()
+    rewards = fragment.rewards[:, world, agent]
+    deltas = []
+    for t in range(fragment.turns):
+        last = t == fragment.turns - 1 or fragment.truncated[t, world, agent]
+        beyond = critic(torch.from_numpy(after[t]).float()).item() if last else values[min(t + 1, len(values) - 1)]
+        beyond = 0.0 if fragment.terminated[t, world, agent] else beyond
+        deltas.append(rewards[t] + 0.9 * beyond - values[t])
+    result = []
+    for t in range(fragment.turns):
+        total, factor = 0.0, 1.0
+        for later in range(t, fragment.turns):
+            total += factor * deltas[later]
+            factor *= 0.9 * 0.8
+            if fragment.terminated[later, world, agent] or fragment.truncated[later, world, agent]:
+                break
+        result.append(total)
+    return result
+
+
+@pytest.mark.parametrize("turns", [TURNS, 7])
+def test_advantages_follow_the_definition_and_look_beyond_a_cut(turns: int) -> None:
+    own = learner()
+    fragment = play(own, turns)
+    assert fragment.truncated[-1].all() == (turns == TURNS)
+    advantages, _ = own.advantages(fragment)
+    for world in range(WORLDS):
+        for agent in range(AGENTS):
+            expected = plain_advantages(own, fragment, world, agent)
+            np.testing.assert_allclose(advantages[:, world, agent], expected, atol=1e-4)
+
+
+def test_a_death_is_worth_nothing_more_and_a_cut_is() -> None:
+    own = learner()
+    fragment = play(own)
+    died = changed(fragment, terminated=fragment.truncated, truncated=fragment.terminated)
+    with_cut, values = own.advantages(fragment)
+    with_death, _ = own.advantages(died)
+    np.testing.assert_allclose(with_death[-1], fragment.rewards[-1] - values[-1], atol=1e-5)
+    assert np.abs(with_cut[-1] - with_death[-1]).max() > 1e-6
+
+
+@pytest.mark.parametrize("agent", range(AGENTS))
+def test_the_stacked_update_is_the_plain_one(agent: int) -> None:
+    own = learner(OPTIONS.model_copy(update={"normalise_values": False}))
+    fragment = play(own)
+    advantages, values = own.advantages(fragment)
+    actor, critic = plain(own, "actor", agent), plain(own, "critic", agent)
+
+    def lived(array: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(array[:, :, agent].swapaxes(0, 1).reshape(WORLDS * TURNS, *array.shape[3:]))
+
+    x, actions = lived(windows(fragment, 2)).float(), lived(fragment.actions)
+    adv, old = lived(advantages), lived(fragment.extras["log_prob"])
+    spread = adv.std(correction=0)
+    chosen = actor(x).log_softmax(dim=1)
+    ratio = (chosen[torch.arange(len(x)), actions] - old).exp()
+    scaled = (adv - adv.mean()) / spread
+    policy_loss = -torch.minimum(ratio * scaled, ratio.clamp(0.8, 1.2) * scaled).mean()
+    value_loss = (critic(x)[:, 0] - lived(advantages + values)).square().mean()
+    entropy = -(chosen.exp() * chosen).sum(dim=1).mean()
+    parameters = [*actor.parameters(), *critic.parameters()]
+    optimiser = torch.optim.Adam(parameters, lr=0.01)
+    (policy_loss + 0.5 * value_loss - 0.01 * entropy).backward()
+    nn.utils.clip_grad_norm_(parameters, 0.5)
+    optimiser.step()
+
+    own.take(fragment)
+    own.update(1)
+    moved = own.network.layout.named(own.weights[agent].numpy())
+    expected = [p for network in (actor, critic) for p in network.parameters()]
+    for (name, array), parameter in zip(moved.items(), expected, strict=True):
+        large = np.abs(parameter.grad.numpy()) > 1e-6
+        np.testing.assert_allclose(array[large], parameter.detach().numpy()[large], atol=2e-5, err_msg=name)
+
+
+def test_slices_of_the_herd_learn_the_same_bits() -> None:
+    options = OPTIONS.model_copy(update={"epochs": 2, "minibatches": 3})
+    whole = learner(options)
+    fragment = play(whole)
+    fragment.alive[11:, :, 2] = False  # one agent lives shorter than its neighbours
+    pieces = [learner(options, 0, 1), learner(options, 1, 3)]
+    for own in (whole, *pieces):
+        own.take(fragment)
+        own.update(1)
+    assert torch.equal(whole.weights, torch.cat([own.weights for own in pieces]))
+
+
+def test_the_first_step_finds_every_ratio_at_one() -> None:
+    own = learner()
+    own.take(play(own))
+    assert np.abs(own.update(1)["kl"]).max() < 1e-6
+
+
+def test_sampling_follows_the_probabilities() -> None:
+    probs = np.tile(np.array([0.5, 0.0, 0.3, 0.2], np.float32), (2000, 2, 1))
+    keys = rng.keys(rng.keys(rng.key(0, Stream.CHECK), np.arange(2000))[:, None], np.arange(2))
+    actions = np.empty((2000, 2), np.int64)
+    _sample(probs, keys, actions)
+    share = np.bincount(actions.reshape(-1), minlength=4) / actions.size
+    np.testing.assert_allclose(share, [0.5, 0.0, 0.3, 0.2], atol=0.03)
+    assert share[1] == 0.0
+
+
+def test_it_learns_what_is_worth_doing() -> None:
+    """Where one action always pays and the others never do, it is soon nearly always taken."""
+    own = learner(OPTIONS.model_copy(update={"epochs": 4, "minibatches": 2, "lr": 0.02}))
+    for _ in range(25):
+        fragment = play(own)
+        own.take(changed(fragment, rewards=(fragment.actions == 2).astype(np.float32)))
+        own.update(1)
+    assert (play(own).actions == 2).mean() > 0.9
+
+
+def test_state_restores_everything() -> None:
+    one, two = learner(), learner()
+    one.take(play(one))
+    one.update(1)
+    two.restore({name: array.copy() for name, array in one.state().items()})
+    fragment = play(one)
+    for own in (one, two):
+        own.take(fragment)
+        own.update(1)
+    assert torch.equal(one.weights, two.weights)
+    assert np.array_equal(one.rows(), two.rows())
