@@ -99,9 +99,7 @@ def books() -> Callable[[remuda.Run], dict[str, list[dict[str, str]]]]:
 
 
 @pytest.fixture
-def cli(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> Callable[..., Outcome]:
+def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Outcome]:
     """Run a command in this process, in an empty directory."""
     folder = tmp_path / "cwd"
     folder.mkdir()

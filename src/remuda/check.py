@@ -18,6 +18,7 @@ from remuda.policy import RandomPolicy
 from remuda.rng import Stream
 
 WORLDS = 3
+PER_TURN = ("rewards", "terminated", "truncated", "alive")
 MOST_TURNS = 200
 
 
@@ -119,7 +120,7 @@ def _check_rewards(entry: GameEntry, options: Mapping[str, Any]) -> str | None:
 def _same(a: list[Fragment], b: list[Fragment]) -> bool:
     return all(
         np.array_equal(x.obs, y.obs)
-        and np.array_equal(x.rewards, y.rewards)
+        and np.array_equal(x.rewards, y.rewards, equal_nan=True)
         and np.array_equal(x.alive, y.alive)
         and np.array_equal(x.metrics, y.metrics)
         for x, y in zip(a, b, strict=True)
@@ -142,7 +143,10 @@ def _check_apart(entry: GameEntry, options: Mapping[str, Any]) -> str | None:
     for world in range(WORLDS):
         for whole, alone in zip(together, _play(entry, options, [world]), strict=True):
             turns = alone.turns
-            if not np.array_equal(whole.obs[: whole.before + turns, world], alone.obs[: alone.before + turns, 0]):
+            pairs = [(whole.obs[: whole.before + turns, world], alone.obs[: alone.before + turns, 0])]
+            pairs += [(getattr(whole, n)[:turns, world], getattr(alone, n)[:, 0]) for n in PER_TURN]
+            pairs.append((whole.metrics[world], alone.metrics[0]))
+            if not all(np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for a, b in pairs):
                 return f"world {world} plays differently beside others than alone"
     return None
 

@@ -169,6 +169,22 @@ def check(
 
 
 @app.command()
+def verify(
+    game: Annotated[str, typer.Argument(help="a game with recorded truth: cage2")],
+    folder: Annotated[Path, typer.Argument(help="where the traces (.npz) are, at any depth")],
+) -> None:
+    """Replay recorded games of the original through our rules; exit code 1 if anything differs."""
+    from remuda.games.cage2.verify import verify as replay
+
+    if game != "cage2":
+        raise remuda.errors.UnknownName("game with recorded truth", game, ["cage2"])
+    report = replay(folder)
+    print(report)
+    if not report.good:
+        raise typer.Exit(1)
+
+
+@app.command()
 def games(name: Annotated[str | None, typer.Argument(help="show this game's options")] = None) -> None:
     """List the games, or one game's options."""
     if name:

@@ -103,6 +103,7 @@ class Player:
         self._ages = [np.zeros((self.game.worlds, group.size), np.int64) for group in spec.groups]
         self._tails: list[Fragment | None] = [None] * len(spec.groups)
         self._turn = 0
+        self._begun = False
 
     def room(self, turns: int | None = None) -> list[Fragment]:
         """Empty fragments for the next `turns` turns (default: a whole episode)."""
@@ -122,6 +123,9 @@ class Player:
             self._play_turn(out, turn)
             turn += 1
             self._turn += 1
+        if turn and not self.game.over.all():
+            self.game.begin()
+            self._begun = True
         fragments = []
         for g, fragment in enumerate(out):
             if turn:
@@ -141,7 +145,9 @@ class Player:
 
     def _play_turn(self, out: Sequence[Fragment], turn: int) -> None:
         game, groups = self.game, self.game.spec.groups
-        game.begin()
+        if not self._begun:
+            game.begin()
+        self._begun = False
         keys = [rng.keys(keys, self._turn) for keys in self._keys]
         if self.manner.parallel_actions:
             for g, group in enumerate(groups):
@@ -162,6 +168,8 @@ class Player:
         """Agents observe; what reached them since they last did belongs to the turn before."""
         if turn:
             self._collect_signals(g, fragment, turn - 1, first, last)
+        elif self._turn == 0:
+            self.game.signals[g].forget(first, last)  # nobody had seen anything yet
         self._observe(g, fragment, turn, first, last)
         signals = self.game.signals[g]
         fragment.alive[turn, :, first:last] = signals.alive[:, first:last] & ~self.game.over[:, None]

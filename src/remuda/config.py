@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -16,10 +16,13 @@ class Options(BaseModel):
     """A frozen set of named values; unknown names and wrong types are one-sentence errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    aliases: ClassVar[Mapping[str, str]] = {}
+    """Other names that options go by."""
 
     @classmethod
     def read(cls, values: Mapping[str, Any], owner: str) -> Self:
         """Validate `values`; `owner` says in errors whose options these are."""
+        values = cls.own_names(values)
         for name in values:
             if name not in cls.model_fields:
                 raise UnknownName(f"option of {owner}", name, cls.model_fields)
@@ -29,6 +32,14 @@ class Options(BaseModel):
             raise ConfigError(_sentence(error, owner)) from None
         options.check()
         return options
+
+    @classmethod
+    def own_names(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        """`values` with aliases replaced by the names they stand for."""
+        for alias, name in cls.aliases.items():
+            if alias in values and name in values:
+                raise ConfigError(f"{alias} and {name} say the same thing twice: give one of them")
+        return {cls.aliases.get(name, name): value for name, value in values.items()}
 
     def check(self) -> None:
         """Raise ConfigError where values that are fine alone contradict each other."""
@@ -43,6 +54,8 @@ def _sentence(error: ValidationError, owner: str) -> str:
 
 class Plan(Options):
     """What is to be computed, and where. The first part decides the result, the second only the speed."""
+
+    aliases: ClassVar[Mapping[str, str]] = {"policy": "learner"}
 
     game: str = Field(description="a shipped game, or module:entry of your own")
     options: dict[str, Any] = Field({}, description="options of the game")

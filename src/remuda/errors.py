@@ -5,7 +5,8 @@ RemudaError
 │   ├── ConfigError     an option, key or size is wrong
 │   ├── UnknownName     no such game, engine, learner, option; names the nearest
 │   ├── RunError        a run directory is missing, foreign, in use or already there
-│   └── CheckpointError a checkpoint is damaged, foreign or of another plan
+│   ├── CheckpointError a checkpoint is damaged, foreign or of another plan
+│   └── TraceError      a recorded trace is missing, damaged or not a trace
 ├── GameError           a game broke its contract or raised; names world, agent, turn
 ├── OrderError          calls came in an order that makes no sense
 ├── StorageError        the disk refused (full, read-only)
@@ -46,6 +47,10 @@ class RunError(UsageError):
 
 class CheckpointError(UsageError):
     """A checkpoint is damaged, foreign or belongs to another plan."""
+
+
+class TraceError(UsageError):
+    """A recorded trace is missing, damaged or not a trace."""
 
 
 class GameError(RemudaError):

@@ -9,13 +9,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from remuda.errors import ConfigError
 from remuda.rng import Keys
+
+if TYPE_CHECKING:
+    from remuda.policy import Policy
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,11 @@ class Signals:
             array[worlds] = 0
         self.alive[worlds] = True
 
+    def forget(self, first: int, last: int) -> None:
+        """Drop what is waiting for agents first … last-1."""
+        for array in (self.rewards, self.terminated, self.truncated):
+            array[:, first:last] = 0
+
 
 class Game(ABC):
     """B worlds of one game. Subclasses write the verbs.
@@ -150,6 +158,8 @@ class GameEntry:
     summary: str
     options: type[Any]
     make: Callable[[Any, Sequence[int]], Game]
+    players: Mapping[str, Callable[[Group, int], Policy]] = field(default_factory=dict)
+    """Scripted players made for this game, by name; each is made for a group and a number of agents."""
 
 
 def make_game(entry: GameEntry, options: Mapping[str, Any], worlds: Sequence[int]) -> Game:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,14 @@ import numpy as np
 from remuda.collect import Seat, shares
 from remuda.config import Plan
 from remuda.errors import ConfigError, UnknownName
-from remuda.game import GameSpec
+from remuda.game import GameSpec, Group
+from remuda.games import find_game
 from remuda.learners.iqn import IQN
 from remuda.learners.learner import Learner, Post
+from remuda.learners.ppo import PPO
 from remuda.policy import Policy, RandomPolicy
 
-LEARNERS: dict[str, type[Learner]] = {"iqn": IQN}
+LEARNERS: dict[str, type[Learner]] = {"iqn": IQN, "ppo": PPO}
 PLAYERS: dict[str, type[Policy]] = {"random": RandomPolicy}
 FROZEN = "frozen"
 
@@ -51,9 +53,10 @@ def assign(plan: Plan, spec: GameSpec) -> list[Part]:
     for key, player in plan.learners.items():
         for agent in _agents(key, spec.agents, "learners"):
             players[agent] = player
+    known = [*LEARNERS, *PLAYERS, *find_game(plan.game).players]
     for player in set(players):
-        if player not in {*LEARNERS, *PLAYERS} and not player.startswith(f"{FROZEN}:"):
-            raise UnknownName("learner", player, [*LEARNERS, *PLAYERS, "frozen:RUN/agent"])
+        if player not in known and not player.startswith(f"{FROZEN}:"):
+            raise UnknownName("learner", player, [*known, "frozen:RUN/agent"])
     parts: list[Part] = []
     for index, group in enumerate(spec.groups):
         offset = spec.first_agent(index)
@@ -83,12 +86,13 @@ def learner_options(plan: Plan, name: str) -> Any:
 def make_seat(part: Part, plan: Plan, spec: GameSpec, device: str) -> Seat:
     """Whoever acts for this part; a learner's policy has no weights until they are published."""
     group = spec.groups[part.group]
+    players: dict[str, Callable[[Group, int], Policy]] = {**PLAYERS, **find_game(plan.game).players}
     policy: Policy
     if part.learns:
         options = learner_options(plan, part.player)
         policy = LEARNERS[part.player].make_policy(group, part.agents, options, plan.precision, device)
-    elif part.player in PLAYERS:
-        policy = PLAYERS[part.player](group, part.agents)
+    elif part.player in players:
+        policy = players[part.player](group, part.agents)
     else:
         policy = _frozen(part, spec, device)
     return Seat(part.group, part.first, part.last, policy)

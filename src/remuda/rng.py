@@ -102,7 +102,7 @@ def _fill_normal(keys: Any, out: Any) -> None:
 
 def key(seed: int, stream: Stream, *coordinates: int) -> np.uint64:
     """The key of a stream at these coordinates."""
-    result = np.uint64(seed)
+    result = np.uint64(fold(np.uint64(seed), 0))
     for coordinate in (stream, *coordinates):
         result = np.uint64(fold(result, int(coordinate)))
     return result
@@ -111,11 +111,11 @@ def key(seed: int, stream: Stream, *coordinates: int) -> np.uint64:
 def keys(base: np.uint64 | Keys, coordinate: int | NDArray[Any]) -> Keys:
     """Fold one coordinate, or an array of them, into a key or an array of keys."""
     if isinstance(coordinate, int):  # every turn comes this way
-        out = np.array(base, np.uint64)
+        out = np.array(base, np.uint64, order="C")
         _fold_all(out.reshape(-1), coordinate)
         return out
     shape = np.broadcast_shapes(np.shape(base), np.shape(coordinate))
-    out = np.array(np.broadcast_to(base, shape), np.uint64)
+    out = np.array(np.broadcast_to(base, shape), np.uint64, order="C")
     coordinates = np.empty(shape, np.uint64)
     coordinates[...] = coordinate
     _fold_pairs(out.reshape(-1), coordinates.reshape(-1))

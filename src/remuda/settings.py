@@ -13,6 +13,16 @@ from remuda.herd import LEARNERS, assign, learner_options
 
 NESTED = ("options", "learner_options")
 
+PRESETS: dict[str, dict[str, Any]] = {
+    # The settings of the study "workflow search" on CAGE 2, without its mistakes: episodes are cut apart,
+    # and what comes after the last step is the critic's guess instead of the next episode.
+    "workflow_rl": {
+        "game": "cage2", "learner": "ppo", "worlds": 100, "episodes_per_update": 100,
+        "layers": [64, 64], "activation": "tanh", "epochs": 6, "minibatches": 1, "lr": 0.002, "gamma": 0.99,
+        "gae_lambda": 1.0, "clip": 0.2, "entropy": 0.01, "grad_clip": 1000.0,
+    },
+}  # fmt: skip
+
 
 def make_plan(settings: Mapping[str, Any]) -> Plan:
     """A complete plan. A bare name is looked for in the plan, then in the game, then in the learners.
@@ -20,6 +30,7 @@ def make_plan(settings: Mapping[str, Any]) -> Plan:
     `game.name` and `iqn.name` say whose option is meant.
     """
     given = {name.replace("-", "_"): value for name, value in settings.items() if value is not None}
+    given = {**_preset(given.pop("preset", None)), **given}
     if "game" not in given:
         raise ConfigError("no game given: name one, e.g. game=treasurehunt")
     entry = find_game(str(given["game"]))
@@ -58,6 +69,14 @@ def spec_of(plan: Plan) -> GameSpec:
     return make_game(find_game(plan.game), plan.options, [0]).spec
 
 
+def _preset(name: Any) -> dict[str, Any]:
+    if name is None:
+        return {}
+    if name not in PRESETS:
+        raise UnknownName("preset", str(name), PRESETS)
+    return PRESETS[name]
+
+
 def _learners_in(given: Mapping[str, Any]) -> list[str]:
     listed = given.get("learners") or {}
     names = {given.get("learner", Plan.model_fields["learner"].default)}
@@ -84,7 +103,7 @@ def _route(name: str, value: Any, plan: dict[str, Any], game: type[Options], use
 
 
 def _all_names(game: type[Options], used: list[str]) -> list[str]:
-    names = ["epochs", *Plan.model_fields, *game.model_fields]
+    names = ["epochs", "preset", *Plan.model_fields, *game.model_fields]
     for learner in used:
         names += LEARNERS[learner].options_type().model_fields
     return names

@@ -70,7 +70,7 @@ class OddGame(Game):
         self.turn[~self.over] += 1
         done = ~self.over & (self.turn >= self.spec.turns)
         for signals in self.signals:
-            signals.truncated[done] = signals.alive[done]
+            signals.truncated[done] = True
         self.over |= done
 
 
@@ -161,8 +161,8 @@ class Respawn(OddGame):
         """End the stretches whose time has come."""
         signals, turn = self.signals[0], self.turn[:, None]
         dead = signals.alive & (turn >= self.until) & ~self.over[:, None]
-        signals.terminated[dead] = True
         signals.alive[dead] = False
+        signals.terminated |= ~signals.alive & ~self.over[:, None]  # also who died before: that must not matter
         signals.metrics[dead, 0] += 1
         rest = self.span(1, min(1, self.options.longest_rest), self.options.longest_rest)
         self.until[dead] = (turn + rest)[dead]

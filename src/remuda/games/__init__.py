@@ -7,7 +7,7 @@ from importlib import import_module
 from remuda.errors import ConfigError, UnknownName
 from remuda.game import GameEntry
 
-SHIPPED = ("treasurehunt",)
+SHIPPED = ("treasurehunt", "cage2")
 
 
 def find_game(name: str) -> GameEntry:
@@ -16,7 +16,7 @@ def find_game(name: str) -> GameEntry:
         module_name, _, attribute = name.partition(":")
         try:
             entry = getattr(import_module(module_name), attribute)
-        except (ImportError, AttributeError) as error:
+        except (ImportError, AttributeError, ValueError, TypeError) as error:
             raise ConfigError(f"game {name!r} cannot be imported: {error}") from error
         if not isinstance(entry, GameEntry):
             raise ConfigError(f"game {name!r} is a {type(entry).__name__}, not a GameEntry")

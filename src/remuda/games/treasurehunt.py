@@ -63,6 +63,9 @@ class TreasurehuntOptions(Options):
                 f"agents={self.agents} do not fit on {cells} free cells: "
                 f"lower agents or raise height and width (now {self.height}×{self.width})"
             )
+        for name in ("spawn", "gem", "food", "bone", "wall"):
+            if getattr(self, name) == []:
+                raise ConfigError(f"{name} is an empty list: give one value, or one per world")
         chances = self.spawn if isinstance(self.spawn, list) else [self.spawn]
         if not all(0.0 <= p <= 1.0 for p in chances):
             raise ConfigError(f"spawn={self.spawn} is not a probability: give a number from 0 to 1")

@@ -201,6 +201,8 @@ def _runs(fragment: Fragment, world: int, agent: int) -> list[tuple[int, int]]:
     """The stretches of one agent in one world of a fragment, as (start, stop) turns."""
     alive = fragment.alive[:, world, agent]
     ended = fragment.terminated[:, world, agent] | fragment.truncated[:, world, agent]
+    if not len(alive):
+        return []
     if alive.all() and not ended[:-1].any():
         return [(0, len(alive))]
     runs = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,6 +50,8 @@ def _parts(name: str, value: Any) -> tuple[float, float, float]:
         (over,) = rest or (1.0,)
     except ValueError:
         raise ConfigError(f'{name}={value!r} should be a number or "from:to:share", e.g. "0.9:0.05:0.5"') from None
+    if not (math.isfinite(start) and math.isfinite(end)):
+        raise ConfigError(f"{name}={value!r} should go from one finite number to another")
     if not 0.0 < over <= 1.0:
         raise ConfigError(f"{name}={value!r}: the share of the run should be above 0 and at most 1")
     return start, end, over

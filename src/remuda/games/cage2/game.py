@@ -1,0 +1,275 @@
+"""CAGE 2 as a game: one defender per world, red and green scripted.
+
+Blue's choice is noted in `act` and the whole step happens in `end`, in the original's order (blue, green,
+red). A second group that plays red would note its choice in `act` in the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BeforeValidator, Field
+
+from remuda.config import Options
+from remuda.errors import ConfigError
+from remuda.game import Game, GameEntry, GameSpec, Group
+from remuda.games.cage2.defenders import DEFENDERS
+from remuda.games.cage2.network import (
+    DETECTED,
+    FIRST_DECOY,
+    FOOTHOLD,
+    GREEN_HOSTS,
+    N_ACTIONS,
+    N_HOSTS,
+    PREFER_TOP,
+    REMOVE,
+    RESTORE,
+)
+from remuda.games.cage2.observation import BITS, write_observation
+from remuda.games.cage2.picture import draw_picture, draw_text
+from remuda.games.cage2.red import (
+    AGENTS,
+    ENTRIES,
+    FIRST_ENTRY,
+    MIND,
+    clear_mind,
+    commit,
+    consider,
+    pick,
+    pick_exploit,
+)
+from remuda.games.cage2.simulator import (
+    EXPLOIT,
+    IMPACT,
+    NOBODY,
+    STATE,
+    SUCCEEDED,
+    Chance,
+    Orders,
+    decode,
+    start,
+    transition,
+)
+from remuda.kernels import kernel
+from remuda.rng import Keys, below, fold, uniform
+
+WRAPPERS = ("challenge", "challenge2")
+RULES = ("head", "leaderboard")
+ORIGINAL_NAMES = {"B_lineAgent": "b_line", "RedMeanderAgent": "meander", "SleepAgent": "sleep"}
+HOSTS_LOST, IMPACTS, RESTORES, REMOVES, DECOYS_PLACED = 0, 1, 2, 3, 4
+METRICS = ("hosts_lost", "impacts", "restores", "removes", "decoys")
+
+# Draws of a turn's key, always the same numbers whatever happens.
+TARGET, OTHER_EXPLOIT, TOP_EXPLOIT, NOTICED, SESSION, GREEN_ACTS, GREEN_TARGET = 0, 1, 2, 3, 4, 5, 6
+
+
+def _our_name(name: Any) -> Any:
+    return ORIGINAL_NAMES.get(name, name) if isinstance(name, str) else name
+
+
+RedName = Annotated[Literal["b_line", "meander", "sleep", "mixed"], BeforeValidator(_our_name)]
+Wrapper = Literal["challenge", "challenge2"]
+RuleSet = Literal["head", "leaderboard"]
+
+
+class Cage2Options(Options):
+    """The switches of the game. All but `steps` may be lists, dealt out over the worlds."""
+
+    aliases: ClassVar[dict[str, str]] = {"red_agent": "red"}
+
+    red: RedName | list[RedName] = Field(
+        "b_line", description="b_line, meander, sleep, or mixed: each world has one of the three; per world"
+    )
+    green: bool | list[bool] = Field(False, description="whether green users scan hosts now and then; per world")
+    steps: int = Field(100, ge=1, description="steps in an episode; the challenge plays 30, 50 and 100")
+    wrapper: Wrapper | list[Wrapper] = Field(
+        "challenge", description="how blue sees a scan of a host that got a decoy in the same step; per world"
+    )
+    rules: RuleSet | list[RuleSet] = Field(
+        "head", description="head: the last version; leaderboard: before two late fixes; per world"
+    )
+
+    def check(self) -> None:
+        """Options that contradict each other."""
+        for name in ("red", "green", "wrapper", "rules"):
+            if getattr(self, name) == []:
+                raise ConfigError(f"{name}=[] is empty: give one value, or one per world")
+        if isinstance(self.red, list) and "mixed" in self.red:
+            raise ConfigError("red: 'mixed' is already a list of all three; name the red agents one by one")
+
+
+class Play(NamedTuple):
+    """Where each world stands."""
+
+    keys: Keys  # (worlds,)
+    turn: NDArray[np.int64]  # (worlds,)
+    over: NDArray[np.bool_]  # (worlds,)
+    score: NDArray[np.int64]  # (worlds,): the episode's reward so far, in tenths
+    rewards: NDArray[np.float32]  # (worlds, agents)
+    truncated: NDArray[np.bool_]  # (worlds, agents)
+    metrics: NDArray[np.float32]  # (worlds, agents, metrics)
+
+
+class Rules(NamedTuple):
+    """The switches, per world."""
+
+    red: NDArray[np.int64]  # (worlds,): a number in AGENTS
+    green: NDArray[np.bool_]  # (worlds,)
+    wrapper: NDArray[np.int64]  # (worlds,): a number in WRAPPERS
+    leaderboard: NDArray[np.bool_]  # (worlds,)
+    steps: int
+
+
+class Cage2(Game):
+    """Worlds of CAGE 2. The true state is in `state`, red's plans are in `mind`."""
+
+    def __init__(self, options: Cage2Options, worlds: Sequence[int]) -> None:
+        blue = Group("blue", 1, (BITS,), np.uint8, N_ACTIONS, METRICS, low=0, high=1)
+        super().__init__(GameSpec("cage2", (blue,), options.steps, options.model_dump()), len(worlds))
+        red = list(AGENTS) if options.red == "mixed" else options.red
+        self.rules = Rules(
+            np.array([AGENTS.index(name) for name in deal(red, worlds)]),
+            np.array(deal(options.green, worlds), np.bool_),
+            np.array([WRAPPERS.index(name) for name in deal(options.wrapper, worlds)]),
+            np.array([name == "leaderboard" for name in deal(options.rules, worlds)], np.bool_),
+            options.steps,
+        )
+        count, signals = len(worlds), self.signals[0]
+        self.state = np.zeros(count, STATE)
+        self.mind = np.zeros(count, MIND)
+        self.play = Play(
+            keys=np.zeros(count, np.uint64),
+            turn=np.zeros(count, np.int64),
+            over=self.over,
+            score=np.zeros(count, np.int64),
+            rewards=signals.rewards,
+            truncated=signals.truncated,
+            metrics=signals.metrics,
+        )
+
+    def reset(self, worlds: NDArray[np.int64], keys: Keys) -> None:
+        """A clean network with red on User0."""
+        self.signals[0].clear(worlds)
+        _reset(self.state, self.mind, self.play, worlds, keys)
+
+    def begin(self) -> None:
+        """Nothing changes by itself."""
+
+    def observe(self, group: int, first: int, last: int, out: NDArray[np.uint8]) -> None:
+        """Blue's table as bits."""
+        _observe(self.state, self.rules.wrapper, out)
+
+    def act(self, group: int, first: int, last: int, actions: NDArray[np.int64]) -> None:
+        """Note what blue wants; it happens in `end`, before green and red."""
+        _note(self.state, self.over, actions)
+
+    def end(self) -> None:
+        """Play the step; the last one truncates."""
+        _step(self.state, self.mind, self.play, self.rules)
+
+    def render(self, world: int) -> NDArray[np.uint8]:
+        """The network: fill is the truth, frame is what blue believes, the mark is what blue saw happen."""
+        return draw_picture(self.state[world], self._caption(world))
+
+    def text(self, world: int) -> str:
+        """The same as lines of text."""
+        return draw_text(self.state[world], self._caption(world))
+
+    def _caption(self, world: int) -> str:
+        red = AGENTS[self.rules.red[world]]
+        return f"red {red}, turn {self.play.turn[world]} of {self.rules.steps}, total {self.play.score[world] / 10:.1f}"
+
+
+def deal(value: Any, worlds: Sequence[int]) -> list[Any]:
+    """An option's value in each world: world w takes entry w of a list, starting over at its end."""
+    values = value if isinstance(value, list) else [value]
+    return [values[world % len(values)] for world in worlds]
+
+
+@kernel
+def _reset(state: Any, mind: Any, play: Any, worlds: Any, keys: Any) -> None:
+    for i in range(len(worlds)):
+        w = worlds[i]
+        start(state[w])
+        clear_mind(mind[w], FIRST_ENTRY + below(fold(keys[i], 0), 0, ENTRIES))
+        play.keys[w] = keys[i]
+        play.turn[w] = 0
+        play.over[w] = False
+        play.score[w] = 0
+
+
+@kernel
+def _observe(state: Any, wrapper: Any, out: Any) -> None:
+    for w in range(out.shape[0]):
+        write_observation(state[w], wrapper[w], out[w, 0])
+
+
+@kernel
+def _note(state: Any, over: Any, actions: Any) -> None:
+    for w in range(actions.shape[0]):
+        if not over[w]:
+            state[w].blue = actions[w, 0]
+
+
+@kernel
+def _step(state: Any, mind: Any, play: Any, rules: Any) -> None:
+    for w in range(play.turn.shape[0]):
+        if play.over[w]:
+            continue
+        s = state[w]
+        key = fold(play.keys[w], play.turn[w] + 1)
+        orders, chance = _draw(s, mind[w], rules.red[w], rules.green[w], key)
+        transition(s, orders, chance, rules.leaderboard[w])
+        play.score[w] -= s.cost
+        play.rewards[w, 0] -= s.cost / 10.0
+        _count(s, play.metrics[w, 0])
+        play.turn[w] += 1
+        if play.turn[w] == rules.steps:
+            play.over[w] = True
+            play.truncated[w, 0] = True
+
+
+@kernel
+def _draw(s: Any, m: Any, agent: int, green_acts: bool, key: Any) -> Any:
+    """What everybody does this turn, and how the dice fall."""
+    green = NOBODY
+    if green_acts and uniform(key, GREEN_ACTS) < 0.5:
+        green = GREEN_HOSTS[below(key, GREEN_TARGET, len(GREEN_HOSTS))]
+    action, candidates = consider(agent, m, s)
+    target = pick(candidates, uniform(key, TARGET))
+    commit(agent, m, action, target)
+    exploit = NOBODY
+    if action == EXPLOIT:
+        top = uniform(key, TOP_EXPLOIT) < PREFER_TOP
+        exploit = pick_exploit(s.known_ports[target], uniform(key, OTHER_EXPLOIT), top)
+    orders = Orders(np.int64(s.blue), green, action, target)
+    return orders, Chance(exploit, uniform(key, NOTICED) < DETECTED, uniform(key, SESSION))
+
+
+@kernel
+def _count(s: Any, metrics: Any) -> None:
+    """Host-turns lost (red is root, User0 apart), impacts that succeeded, and what blue did."""
+    for host in range(N_HOSTS):
+        if host != FOOTHOLD and s.root[host]:
+            metrics[HOSTS_LOST] += 1
+    if s.red == IMPACT and s.red_success == SUCCEEDED:
+        metrics[IMPACTS] += 1
+    verb, _ = decode(np.int64(s.blue))
+    if verb == RESTORE:
+        metrics[RESTORES] += 1
+    elif verb == REMOVE:
+        metrics[REMOVES] += 1
+    elif verb >= FIRST_DECOY and s.blue_success == SUCCEEDED:
+        metrics[DECOYS_PLACED] += 1
+
+
+ENTRY = GameEntry(
+    name="cage2",
+    summary="CAGE Challenge 2: defend a network of 13 hosts against scripted intruders",
+    options=Cage2Options,
+    make=Cage2,
+    players=DEFENDERS,
+)

@@ -1,0 +1,30 @@
+"""What blue observes: four bits per host, activity then compromise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remuda.games.cage2.network import N_HOSTS
+from remuda.kernels import kernel
+
+BITS = 4 * N_HOSTS
+
+ACTIVITY: NDArray[np.uint8] = np.array(  # (wrapper, activity, bits): they differ in SCREENED alone
+    [[[0, 0], [1, 0], [1, 1], [0, 0]], [[0, 0], [1, 0], [1, 1], [1, 0]]], np.uint8
+)
+COMPROMISED: NDArray[np.uint8] = np.array([[0, 0], [1, 0], [0, 1], [1, 1]], np.uint8)  # (compromised, bits)
+
+
+@kernel
+def write_observation(s: Any, wrapper: int, out: Any) -> None:
+    """Blue's table of a world as 52 bits, the way one of the two wrappers shows it."""
+    for host in range(N_HOSTS):
+        activity = s.activity[host]
+        compromised = s.compromised[host]
+        out[4 * host] = ACTIVITY[wrapper, activity, 0]
+        out[4 * host + 1] = ACTIVITY[wrapper, activity, 1]
+        out[4 * host + 2] = COMPROMISED[compromised, 0]
+        out[4 * host + 3] = COMPROMISED[compromised, 1]

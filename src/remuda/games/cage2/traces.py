@@ -1,0 +1,160 @@
+"""Recorded games of the original simulator: read as data, checked before anything is computed from them."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remuda.errors import TraceError
+from remuda.games.cage2.network import EXPLOITS, N_ACTIONS, N_DECOYS, N_HOSTS, SUBNETS
+from remuda.games.cage2.observation import BITS
+from remuda.games.cage2.red import ASLEEP, B_LINE, MEANDER
+from remuda.games.cage2.simulator import IMPACT, NOBODY, REST, SCAN, SWEEP
+
+MOST_BYTES = 1 << 31  # of one file, unpacked
+RED_AGENTS = {
+    "bline": B_LINE, "b_line": B_LINE, "B_lineAgent": B_LINE,
+    "meander": MEANDER, "RedMeanderAgent": MEANDER,
+    "sleep": ASLEEP, "SleepAgent": ASLEEP,
+}  # fmt: skip
+INPUTS = (
+    "blue_action", "red_action", "red_target", "exploit", "detect", "pe_choice", "pe_n", "green_target", "green_action",
+)  # fmt: skip
+OUTPUTS: dict[str, tuple[int, ...]] = {  # per step
+    "obs": (BITS,), "obs2": (BITS,), "reward": (), "done": (),
+    "blue_success": (), "red_success": (), "green_success": (), "impact_ok": (),
+    "priv": (N_HOSTS,), "n_root": (N_HOSTS,), "n_user_rm": (N_HOSTS,), "n_user_norm": (N_HOSTS,),
+    "decoys": (N_HOSTS, N_DECOYS), "malware": (N_HOSTS,), "ot_running": (), "ot_killable": (), "ot_known": (),
+    "red_ports": (N_HOSTS,), "red_scanned": (N_HOSTS,), "known_ips": (), "known_hosts": (), "known_subnets": (),
+    "bline_idx": (), "m_scanned_subnets": (), "m_scanned_ips": (), "m_exploited": (), "m_escalated": (),
+}  # fmt: skip
+START = ("obs0", "obs0_2")
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One file: episodes of one red agent against one blue one."""
+
+    path: Path
+    red: int  # a number in red.AGENTS
+    blue: str
+    green: str
+    leaderboard: bool
+    seeds: NDArray[Any] | None  # (episodes,)
+    arrays: dict[str, NDArray[Any]]  # (episodes, steps, …)
+
+    @property
+    def episodes(self) -> int:
+        """How many games it holds."""
+        return int(self.arrays["blue_action"].shape[0])
+
+    @property
+    def steps(self) -> int:
+        """How long each of them is."""
+        return int(self.arrays["blue_action"].shape[1])
+
+
+def find_traces(folder: Path) -> list[Path]:
+    """Every .npz file below a folder, or the file itself."""
+    if folder.is_file():
+        return [folder]
+    if not folder.is_dir():
+        raise TraceError(f"{folder} is not there: give a folder of recorded traces (.npz)")
+    paths = sorted(path for path in folder.rglob("*.npz") if path.is_file())
+    if not paths:
+        raise TraceError(f"no .npz file below {folder}")
+    return paths
+
+
+def read_trace(path: Path) -> Trace:
+    """A trace whose arrays have the right shapes and whose inputs are in range, or a sentence about it."""
+    arrays = _read_arrays(path)
+    names = {name: str(arrays[name]) for name in ("red", "blue", "green", "variant") if name in arrays}
+    for name in ("red", *INPUTS, *OUTPUTS, *START):
+        if name not in arrays:
+            raise TraceError(f"trace {path} has no array {name!r}")
+    if names["red"] not in RED_AGENTS:
+        raise TraceError(f"trace {path} has the red agent {names['red']!r}: known are {', '.join(RED_AGENTS)}")
+    _check_shapes(path, arrays)
+    _check_inputs(path, arrays)
+    variant = names.get("variant", path.parent.name)
+    return Trace(
+        path=path,
+        red=RED_AGENTS[names["red"]],
+        blue=names.get("blue", "?"),
+        green=names.get("green", "?"),
+        leaderboard="leaderboard" in variant,
+        seeds=arrays.get("seeds"),
+        arrays=arrays,
+    )
+
+
+def _read_arrays(path: Path) -> dict[str, NDArray[Any]]:
+    wanted = {"red", "blue", "green", "variant", "seeds", *INPUTS, *OUTPUTS, *START}
+    try:
+        with zipfile.ZipFile(path) as packed:
+            size = sum(member.file_size for member in packed.infolist())
+        if size > MOST_BYTES:
+            raise TraceError(f"trace {path} unpacks to {size:,} bytes: more than {MOST_BYTES:,} are not read")
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files if name in wanted}
+    except TraceError:
+        raise
+    except Exception as error:  # the file is foreign: whatever its reader raises is about the file
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise TraceError(f"trace {path} cannot be read: {reason}") from None
+
+
+def _check_shapes(path: Path, arrays: dict[str, NDArray[Any]]) -> None:
+    shape = arrays["blue_action"].shape
+    if len(shape) != 2 or 0 in shape:
+        raise TraceError(f"trace {path}: blue_action is {shape}, not (episodes, steps)")
+    wanted: dict[str, tuple[int, ...]] = dict.fromkeys(INPUTS, shape)
+    wanted |= {name: (*shape, *rest) for name, rest in OUTPUTS.items()}
+    wanted |= dict.fromkeys(START, (shape[0], BITS))
+    for name, expected in wanted.items():
+        array = arrays[name]
+        if array.shape != expected:
+            raise TraceError(f"trace {path}: {name} is {array.shape}, not {expected}")
+        if array.dtype.kind not in "uib" and not (name == "reward" and array.dtype.kind == "f"):
+            raise TraceError(f"trace {path}: {name} holds {array.dtype}, not numbers of the right kind")
+    if "seeds" in arrays and arrays["seeds"].shape != shape[:1]:
+        raise TraceError(f"trace {path}: seeds is {arrays['seeds'].shape}, not {shape[:1]}")
+
+
+def _check_inputs(path: Path, arrays: dict[str, NDArray[Any]]) -> None:
+    """Compiled code trusts its indices, so nothing out of range may reach it."""
+    for name, good in _ranges(arrays):
+        bad = np.argwhere(~good)
+        if len(bad):
+            episode, step = bad[0].tolist()
+            value = arrays[name][episode, step]
+            raise TraceError(f"trace {path}: {name} is {value} in episode {episode}, step {step + 1}: no such thing")
+
+
+def _ranges(arrays: dict[str, NDArray[Any]]) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+    def within(name: str, limit: int, none: bool = True) -> NDArray[np.bool_]:
+        values = arrays[name]
+        good: NDArray[np.bool_] = (values >= 0) & (values < limit)
+        return good | (values == NOBODY) if none else good
+
+    action, target = arrays["red_action"], arrays["red_target"]
+    yield "blue_action", within("blue_action", N_ACTIONS, none=False)
+    yield "red_action", within("red_action", IMPACT + 1, none=False)
+    yield "red_target", within("red_target", N_HOSTS)
+    yield "red_target", (action != SWEEP) | (target < len(SUBNETS))
+    yield "red_target", (action < SCAN) | (target != NOBODY)
+    yield "red_target", (action != REST) | (target == NOBODY)
+    yield "exploit", within("exploit", 1 + len(EXPLOITS))
+    yield "detect", within("detect", 2)
+    yield "pe_choice", within("pe_choice", NOBODY)
+    yield "pe_n", within("pe_n", NOBODY + 1, none=False)
+    yield "green_action", within("green_action", 2, none=False)
+    yield "green_target", within("green_target", N_HOSTS)
+    yield "green_target", (arrays["green_action"] == 0) == (arrays["green_target"] == NOBODY)

@@ -1,0 +1,91 @@
+"""The conformance suite: shipped games keep every promise, and each broken one is found out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from remuda.check import CHECKS, check, require
+from remuda.errors import ConfigError, GameError, UnknownName
+from remuda.game import GameEntry
+from remuda.games import SHIPPED
+from remuda.testing import BROKEN, ODD, RESPAWN
+
+RUNS = "episodes run, with parallel actions and without"
+BREAKS = {
+    "oneaction": "the spec makes sense",
+    "raises": RUNS,
+    "outofspace": "observations stay in their space",
+    "nanreward": "rewards are finite",
+    "globalrandom": "the same key gives the same episode",
+    "sameagain": "another key gives another episode",
+    "seesothers": "worlds do not influence each other",
+    "paysothers": "worlds do not influence each other",
+    "remembers": "reset forgets everything",
+    "endless": "episodes end, and say how",
+    "silentend": "episodes end, and say how",
+    "nomove": "somebody who must act may act",
+}
+# A game that fails to run, or never repeats itself, need not keep these either.
+FOLLOWS = {
+    "raises": {promise for promise, _, _ in CHECKS},
+    "globalrandom": {"reset forgets everything", "worlds do not influence each other"},
+}
+
+
+def broken_promises(entry: str | GameEntry, **options: Any) -> dict[str, str]:
+    return {finding.promise: str(finding.problem) for finding in check(entry, **options) if not finding.good}
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_shipped_games_keep_every_promise(name: str) -> None:
+    findings = check(name)
+    assert [finding.promise for finding in findings] == [promise for promise, _, _ in CHECKS]
+    assert broken_promises(name) == {}
+    require(name)
+
+
+@pytest.mark.parametrize(
+    ("entry", "options"),
+    [*((entry, {}) for entry in ODD), (RESPAWN, {"at_begin": True}), (RESPAWN, {"longest_rest": 0})],
+)
+def test_odd_but_honest_games_keep_them_too(entry: GameEntry, options: dict[str, Any]) -> None:
+    assert broken_promises(entry, **options) == {}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_game_is_caught_by_the_right_check(name: str) -> None:
+    broken = broken_promises(BROKEN[name])
+    assert BREAKS[name] in broken
+    assert set(broken) <= {BREAKS[name]} | FOLLOWS.get(name, set())
+
+
+def test_every_check_has_a_game_that_fails_it() -> None:
+    assert set(BREAKS) == set(BROKEN)
+    assert set(BREAKS.values()) == {promise for promise, _, _ in CHECKS}
+
+
+def test_what_a_game_raises_is_told_not_raised() -> None:
+    assert broken_promises(BROKEN["raises"])[RUNS] == "raised ZeroDivisionError: a bug of the game's author"
+
+
+def test_problems_say_where() -> None:
+    assert "agent 2 gets nan in world 0, turn 4" in broken_promises(BROKEN["nanreward"]).values()
+
+
+def test_options_are_passed_on() -> None:
+    assert broken_promises(BROKEN["nanreward"], turns=4) == {}  # it pays nan in the fifth turn
+    assert "did you mean 'turns'" in broken_promises(BROKEN["nanreward"], turn=4)[RUNS]
+
+
+def test_require_raises_for_the_first_broken_promise_and_says_what_it_means() -> None:
+    with pytest.raises(GameError, match=r"episodes end, and say how: .* bootstrapped from the wrong place"):
+        require(BROKEN["silentend"])
+
+
+def test_a_game_that_does_not_exist_is_the_askers_mistake() -> None:
+    with pytest.raises(UnknownName):
+        check("treasurehut")
+    with pytest.raises(ConfigError):
+        check("remuda.testing:NOTHING")

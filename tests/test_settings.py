@@ -1,0 +1,222 @@
+"""Settings: from files, words and keywords to one plan, or to one sentence."""
+
+from __future__ import annotations
+
+import copy
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import remuda
+from remuda.config import Plan, read_assignments, read_yaml, write_yaml
+from remuda.errors import UsageError
+from remuda.settings import make_plan
+
+BAD: dict[str, tuple[dict[str, Any], str]] = {
+    "unknown game": ({"game": "treasurehnt"}, "treasurehunt"),
+    "no module": ({"game": "no_such_module:ENTRY"}, "no_such_module"),
+    "no attribute": ({"game": "remuda.games.treasurehunt:NOTHING"}, "NOTHING"),
+    "not a game": ({"game": "remuda.games.treasurehunt:GEM"}, "GameEntry"),
+    "no module name": ({"game": ":ENTRY"}, ":ENTRY"),
+    "a relative module": ({"game": ".games:ENTRY"}, ".games:ENTRY"),
+    "a game that is a list": ({"game": ["treasurehunt"]}, "treasurehunt"),
+    "unknown key": ({"agent": 3}, "agents"),
+    "unknown option of the game": ({"game.spwan": 0.1}, "spawn"),
+    "unknown option of the learner": ({"iqn.bach_size": 3}, "batch_size"),
+    "unknown option among options": ({"options": {"heigth": 9}}, "height"),
+    "unknown option among learner options": ({"learner_options": {"iqn": {"layr": 9}}}, "layer"),
+    "unknown learner among learner options": ({"learner_options": {"iqm": {}}}, "iqn"),
+    "options that are no mapping": ({"options": 3}, "options"),
+    "learner options that are no mapping": ({"learner_options": {"iqn": 3}, "lr": 0.1}, "learner_options"),
+    "unknown learner": ({"learner": "inq"}, "iqn"),
+    "a learner that is a list": ({"learner": ["iqn"]}, "learner"),
+    "unknown learner of an agent": ({"learners": {0: "rondom"}}, "random"),
+    "a learner of an agent that is a list": ({"learners": {0: ["iqn"]}}, "learners"),
+    "learners that are no mapping": ({"learners": "iqn"}, "learners"),
+    "an agent that is not there": ({"learners": {"0-2": "random"}}, "0 to 1"),
+    "agents backwards": ({"learners": {"1-0": "random"}}, "1-0"),
+    "an agent that is a word": ({"learners": {"first": "random"}}, "first"),
+    "no agents": ({"agents": 0}, "agents"),
+    "negative agents": ({"agents": -1}, "agents"),
+    "half an agent": ({"agents": 1.5}, "agents"),
+    "more agents than cells": ({"agents": 26, "height": 7, "width": 7}, "25 free cells"),
+    "a field too small": ({"height": 2}, "height"),
+    "no turns": ({"turns": 0}, "turns"),
+    "no probability": ({"spawn": 1.5}, "spawn"),
+    "a world without a probability": ({"spawn": [0.1, -0.1]}, "spawn"),
+    "an empty list": ({"spawn": []}, "spawn"),
+    "not a number": ({"spawn": float("nan")}, "spawn"),
+    "infinite": ({"gem": float("inf")}, "gem"),
+    "no worlds": ({"worlds": 0}, "worlds"),
+    "no episodes": ({"total_episodes": 0}, "total_episodes"),
+    "no epochs": ({"epochs": 0}, "epochs"),
+    "half an epoch": ({"epochs": 1.5}, "epochs"),
+    "epochs and episodes": ({"epochs": 2, "total_episodes": 9}, "epochs and total_episodes"),
+    "negative seed": ({"seed": -1}, "seed"),
+    "a seed too large": ({"seed": 2**64}, "seed"),
+    "no updates": ({"updates_per_episode": 0}, "updates_per_episode"),
+    "lag": ({"lag": 2}, "lag"),
+    "precision": ({"precision": "fp8"}, "precision"),
+    "device": ({"device": "tpu"}, "device"),
+    "no workers": ({"n_workers": 0}, "n_workers"),
+    "batch larger than memory": ({"batch_size": 300, "memory": 200}, "batch_size=300"),
+    "a batch too small": ({"batch_size": 1}, "batch_size"),
+    "no layer": ({"layer": 0}, "layer"),
+    "tau": ({"tau": 0}, "tau"),
+    "learning rate": ({"lr": -1e-3}, "lr"),
+    "learning rate at the end": ({"lr": "1e-3:-1e-3"}, "lr"),
+    "discount": ({"gamma": 1.5}, "gamma"),
+    "exploration": ({"epsilon": 2}, "epsilon"),
+    "exploration in a list": ({"epsilon": [0.5, -0.5]}, "epsilon"),
+    "schedule": ({"epsilon": "high:low"}, "epsilon"),
+    "share of a schedule": ({"epsilon": "0.9:0.1:0"}, "epsilon"),
+    "schedule that is not a number": ({"lr": "nan:nan"}, "lr"),
+    "too few values": ({"lr": [1e-3]}, "lr"),
+    "too many values": ({"lr": [1e-3, 1e-3, 1e-3]}, "lr"),
+    "a body that is no path": ({"body": "Body"}, "body"),
+    "a body that is not there": ({"body": "no_such_module:Body"}, "no_such_module"),
+    "a body that is no module": ({"body": "builtins:dict"}, "body"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_settings_are_one_sentence(tmp_path: Path, name: str) -> None:
+    """Through `train`, for some are only found when the herd is built; nothing may have been made by then."""
+    settings, match = BAD[name]
+    given = {"game": "treasurehunt", "total_episodes": 1, **settings}
+    if "epochs" in settings and "total_episodes" not in settings:
+        del given["total_episodes"]
+    with pytest.raises(UsageError) as refusal:
+        remuda.train(out=tmp_path / "run", quiet=True, **given)
+    assert match in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"agents": 1_000_000, "height": 2000, "width": 2000},
+        {"memory": 10**13},
+        {"layer": 10**7},
+        {"frames": 10**10},
+        {"turns": 10**10},
+        {"worlds": 10**10, "epochs": 1},
+    ],
+    ids=str,
+)
+def test_what_no_machine_can_hold_is_one_sentence(tmp_path: Path, settings: dict[str, Any]) -> None:
+    with pytest.raises(UsageError) as refusal:
+        remuda.train("treasurehunt", out=tmp_path / "run", quiet=True, **settings)
+    assert "\n" not in str(refusal.value)
+    assert "memory" in str(refusal.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_unknown_engine_names_the_nearest(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="did you mean 'vectorized'"):
+        remuda.train("treasurehunt", engine="vectorised", out=tmp_path / "run", quiet=True)
+    assert not (tmp_path / "run").exists()
+
+
+def test_names_find_their_owner() -> None:
+    plan = make_plan(
+        {"game": "treasurehunt", "agents": 3, "game.turns": 50, "lr": 0.5, "iqn.layer": 8, "worlds": 4, "epochs": 5}
+    )
+    assert plan.options["agents"] == 3
+    assert plan.options["turns"] == 50
+    assert plan.learner_options["iqn"]["lr"] == 0.5
+    assert plan.learner_options["iqn"]["layer"] == 8
+    assert plan.total_episodes == 20
+
+
+def test_hyphens_and_underscores_are_one() -> None:
+    assert make_plan({"game": "treasurehunt", "total-episodes": 7}).total_episodes == 7
+
+
+def test_a_plan_spells_out_every_option() -> None:
+    plan = make_plan({"game": "treasurehunt"})
+    assert plan.options["spawn"] == 0.005
+    assert plan.learner_options["iqn"]["batch_size"] == 64
+
+
+def test_options_of_nobody_are_not_taken() -> None:
+    """A herd of random players has no learning rate."""
+    with pytest.raises(UsageError, match="lr"):
+        make_plan({"game": "treasurehunt", "learner": "random", "lr": 0.1})
+
+
+def test_what_is_given_is_not_altered() -> None:
+    settings = {"game": "treasurehunt", "learner_options": {"iqn": {"layer": 8}}, "options": {"turns": 5}, "lr": 0.1}
+    before = copy.deepcopy(settings)
+    make_plan(settings)
+    assert settings == before
+
+
+def test_a_written_plan_is_read_back(tmp_path: Path) -> None:
+    given = {"spawn": [0.1, 0.2], "learners": {"0": "random"}, "memory": None, "epsilon": ["0.9:0.1:0.5", 0.2]}
+    plan = make_plan({"game": "treasurehunt", **given})
+    write_yaml(tmp_path / "plan.yaml", plan)
+    assert Plan.read(read_yaml(tmp_path / "plan.yaml"), "the plan") == plan
+    assert make_plan(read_yaml(tmp_path / "plan.yaml")) == plan
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"a: [1, 2", b"- 1\n- 2\n", b"", b"just words", b"\xff\xfe\x00", b"a: \x00", b"a: b: c", b"[" * 20_000,
+        b"a: !!python/object/apply:os.system ['touch executed']", b"a: !!python/name:os.system", b"a: !mine 3",
+        b"a: *nowhere", b"? [1, 2]\n: 3\n? {a: b}\n: 4",
+    ],
+    ids=lambda content: content[:30],
+)  # fmt: skip
+def test_a_damaged_file_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "plan.yaml"
+    path.write_bytes(content)
+    with pytest.raises(UsageError, match=r"plan\.yaml") as refusal:
+        read_yaml(path)
+    assert "\n" not in str(refusal.value)
+    assert not (tmp_path / "executed").exists()
+
+
+@pytest.mark.parametrize("name", ["missing.yaml", "."])
+def test_a_file_that_cannot_be_read(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UsageError, match="cannot be read"):
+        read_yaml(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("word", "value"),
+    [
+        ("a=1", 1), ("a=1e-3", 1e-3), ("a=0.5", 0.5), ("a=true", True), ("a=word", "word"), ("a=[1, 2]", [1, 2]),
+        ("a=null", None), ("a={0: iqn}", {0: "iqn"}), ("a=0.9:0.1:0.5", "0.9:0.1:0.5"), ("a=b=c", "b=c"),
+        ("a=frozen:runs/x/0", "frozen:runs/x/0"),
+    ],
+)  # fmt: skip
+def test_words_have_the_value_people_mean(word: str, value: Any) -> None:
+    assert read_assignments([word]) == {"a": value}
+
+
+@pytest.mark.parametrize("word", ["seed", "=3", "", "seed=", "a=[1, 2", "a=!!python/name:os.system"])
+def test_words_of_another_form_are_one_sentence(word: str) -> None:
+    with pytest.raises(UsageError) as refusal:
+        read_assignments([word])
+    assert "\n" not in str(refusal.value)
+
+
+@given(total=st.integers(1, 500), size=st.integers(1, 60), rate=st.floats(0.01, 20))
+def test_rounds_share_out_all_episodes_and_updates(total: int, size: int, rate: float) -> None:
+    """Invariant 3: whatever the rounds, the sum is the plan's."""
+    plan = Plan(game="g", total_episodes=total, episodes_per_update=size, updates_per_episode=rate)
+    episodes = [plan.episodes_after(n) for n in range(plan.rounds + 1)]
+    updates = [plan.updates_due(e) for e in episodes]
+    assert episodes[0] == 0
+    assert episodes[-1] == total
+    assert all(0 < b - a <= size for a, b in pairwise(episodes))
+    assert all(b >= a for a, b in pairwise(updates))
+    assert abs(updates[-1] - total * rate) < 1.001
