@@ -1,6 +1,6 @@
-"""Rules of CAGE 2 broken on purpose, one at a time; run as a program, prints those that parity did not notice.
+"""Rules of CAGE 2 broken on purpose, one at a time; run as a program, prints where parity notices each.
 
-Runs uncompiled (NUMBA_DISABLE_JIT=1): a mutant is a changed source, and compiling each would take minutes.
+It runs uncompiled (NUMBA_DISABLE_JIT=1): a mutant is a changed source, and compiling each would take minutes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, NamedTuple
 
+from remuda import kernels
+
 PACKAGE = "remuda.games.cage2"
+TELLING = ("bline__decoy", "meander__decoy_open", "meander__cardiff", "bline__random__", "bline__react_mixed")
 
 
 class Mutation(NamedTuple):
@@ -39,76 +42,169 @@ def red(rule: str, old: str, new: str) -> Mutation:
 
 
 MUTATIONS = (
-    network("Enterprise0 costs as little as a user host", 'E, "Linux", 1.0, "pi", None)', 'E, "Linux", 0.1, "pi", None)'),
+    network(
+        "Enterprise0 costs as little as a user host", 'E, "Linux", 1.0, "pi", None)', 'E, "Linux", 0.1, "pi", None)'
+    ),
     network("User0 costs something", '"Windows", 0.0,', '"Windows", 0.1,'),
-    network("User2 links to Enterprise0", '"vagrant", "Enterprise1"),\n    Host("User3"', '"vagrant", "Enterprise0"),\n    Host("User3"'),
+    network(
+        "User2 links to Enterprise0",
+        '"vagrant", "Enterprise1"),\n    Host("User3"',
+        '"vagrant", "Enterprise0"),\n    Host("User3"',
+    ),
     network("Enterprise2 links nowhere", '"vagrant", "Op_Server0")', '"vagrant", None)'),
     network("Enterprise1 and 2 speak smb", "Listener(139, None,", 'Listener(139, "smb",'),
-    network("User3's mysql is on its own port", "Listener(3389, \"mysql\"", "Listener(3390, \"mysql\""),
-    network("rdp on Enterprise1 and 2 is not SYSTEM", 'Listener(3389, "rdp", "SYSTEM")', 'Listener(3389, "rdp", "NetworkService")'),
-    network("User4's mail server is not root", '"www-data"),\n        Listener(25, "smtp", "root"),\n    ),\n}', '"www-data"),\n        Listener(25, "smtp", "mail"),\n    ),\n}'),
+    network("User3's mysql is on its own port", 'Listener(3389, "mysql"', 'Listener(3390, "mysql"'),
+    network(
+        "rdp on Enterprise1 and 2 is not SYSTEM",
+        'Listener(3389, "rdp", "SYSTEM")',
+        'Listener(3389, "rdp", "NetworkService")',
+    ),
+    network(
+        "User4's mail server is not root",
+        'Listener(25, "smtp", "root"),\n    ),\n}',
+        'Listener(25, "smtp", "mail"),\n    ),\n}',
+    ),
     network("Defender has a guessable account", '"Linux", 0.1, None, None)', '"Linux", 0.1, "pi", None)'),
-    network("Defender has one record on port 53", '        Listener(53, None, "systemd"),\n        Listener(53, None, "systemd"),\n        Listener(68, None, "root"),\n', '        Listener(53, None, "systemd"),\n'),
     network("Vsftpd opens 21", '"Vsftpd", 21, 80, "web"', '"Vsftpd", 21, 21, "femitter"'),
     network("Vsftpd checks 80", '"Vsftpd", 21, 80,', '"Vsftpd", 80, 80,'),
     network("Femitter runs anywhere", '"femitter", "Windows")', '"femitter", None)'),
     network("Haraka runs on Windows", '"smtp", "Linux")', '"smtp", "Windows")'),
     network("a stopped service costs five", "SERVICE_DOWN = 10.0", "SERVICE_DOWN = 5.0"),
     network("Restore is free", "RESTORE_COST = 1.0", "RESTORE_COST = 0.0"),
-    simulator("Remove ends SSH sessions", "        s.removable[host] = 0\n        if", "        s.removable[host] = s.pinned[host] = 0\n        if"),
-    simulator("Remove deletes files", "        s.removable[host] = 0\n        if", "        s.removable[host] = s.malware[host] = 0\n        if"),
+    simulator(
+        "Remove ends SSH sessions",
+        "        s.removable[host] = 0\n        if",
+        "        s.removable[host] = s.pinned[host] = 0\n        if",
+    ),
+    simulator(
+        "Remove deletes files",
+        "        s.removable[host] = 0\n        if",
+        "        s.removable[host] = s.malware[host] = 0\n        if",
+    ),
     simulator("Remove ends nothing", "        s.removable[host] = 0\n        if", "        if"),
     simulator("Remove says a clean host is unsure", "if s.compromised[host] != CLEAN:", "if True:"),
     simulator("Remove clears the table", "s.compromised[host] = UNSURE", "s.compromised[host] = CLEAN"),
     simulator("a restored service can be stopped again", "s.service_stoppable = 0", "s.service_stoppable = 1"),
-    simulator("Restore leaves the service down", "        s.service_up = 1\n        s.service_stoppable", "        s.service_stoppable"),
+    simulator(
+        "Restore leaves the service down",
+        "        s.service_up = 1\n        s.service_stoppable",
+        "        s.service_stoppable",
+    ),
     simulator("Restore clears red's memory", "    _wipe(s, host)\n", "    _wipe(s, host)\n    s.scanned[host] = 0\n"),
     simulator("Restore ends the foothold", "1 if host == FOOTHOLD else 0", "0"),
     simulator("Restore leaves files", "    s.pinned[host] = 0\n    s.malware[host] = 0\n", "    s.pinned[host] = 0\n"),
     simulator("Restore leaves decoys", "        s.decoys[host, d] = 0\n", "        pass\n"),
-    simulator("a scan out of reach fails", "        s.empty_scan = 1\n        return SUCCEEDED", "        s.empty_scan = 1\n        return FAILED"),
+    simulator(
+        "a scan out of reach fails",
+        "        s.empty_scan = 1\n        return SUCCEEDED",
+        "        s.empty_scan = 1\n        return FAILED",
+    ),
     simulator("a sweep reaches everything", "if not _reaches(s, subnet):", "if False:"),
     simulator("every host can be scanned", "if not _reaches(s, SUBNET_OF[host]):", "if False:"),
     simulator("only root opens the way", "return s.root[host] != 0 or", "return s.root[host] != 0 and"),
-    simulator("head remembers old ports", "s.known_ports[host] | seen if leaderboard else seen", "s.known_ports[host] | seen"),
+    simulator(
+        "head remembers old ports", "s.known_ports[host] | seen if leaderboard else seen", "s.known_ports[host] | seen"
+    ),
     simulator("leaderboard forgets old ports", "s.known_ports[host] | seen if leaderboard else seen", "seen"),
-    simulator("head breaks restored mail servers", "    if leaderboard:\n        s.smtp_lost", "    if True:\n        s.smtp_lost"),
+    simulator(
+        "head breaks restored mail servers",
+        "    if leaderboard:\n        s.smtp_lost",
+        "    if True:\n        s.smtp_lost",
+    ),
     simulator("leaderboard repairs mail servers", "        s.smtp_lost[host] = 1", "        s.smtp_lost[host] = 0"),
-    simulator("an unscanned host can be attacked", "    if not s.scanned[host]:\n        return FAILED\n    s.exploit = chance.exploit", "    s.exploit = chance.exploit % 9"),
     simulator("decoys do not protect", "    lured = shell == NO_SHELL and", "    lured = False and"),
     simulator("a decoy hides the real service", "lured = shell == NO_SHELL and _lures", "lured = _lures"),
     simulator("an undetected shell can be removed", "BRUTE_FORCE and chance.detected:", "BRUTE_FORCE:"),
-    simulator("an SSH session can be removed", "elif chance.exploit != BRUTE_FORCE and chance.detected:", "elif chance.detected or chance.exploit == BRUTE_FORCE:"),
-    simulator("SSH leaves a file", "    if chance.exploit != BRUTE_FORCE:\n        s.malware", "    if True:\n        s.malware"),
-    simulator("an exploit leaves no file", "    if chance.exploit != BRUTE_FORCE:\n        s.malware", "    if False:\n        s.malware"),
+    simulator(
+        "an SSH session can be removed",
+        "elif chance.exploit != BRUTE_FORCE and chance.detected:",
+        "elif chance.detected or chance.exploit == BRUTE_FORCE:",
+    ),
+    simulator(
+        "SSH leaves a file",
+        "    if chance.exploit != BRUTE_FORCE:\n        s.malware",
+        "    if True:\n        s.malware",
+    ),
+    simulator(
+        "an exploit leaves no file",
+        "    if chance.exploit != BRUTE_FORCE:\n        s.malware",
+        "    if False:\n        s.malware",
+    ),
     simulator("brute force is quiet", "11 if succeeds else 10", "2 if succeeds else 1"),
     simulator("a decoy leaves one trace", "2 if lured else 1", "1"),
     simulator("every shell is noticed", "if succeeds and chance.detected:", "if succeeds:"),
-    simulator("escalation leaves no file", "        s.root[host] = 1\n        s.malware[host] = 1\n", "        s.root[host] = 1\n"),
+    simulator(
+        "escalation leaves no file",
+        "        s.root[host] = 1\n        s.malware[host] = 1\n",
+        "        s.root[host] = 1\n",
+    ),
     simulator("escalation reveals no subnet", "    s.subnets |= 1 << SUBNET_OF[host]\n", ""),
-    simulator("escalation always takes a file", "    if s.root[host] == 0:\n", "    s.malware[host] = 1\n    if s.root[host] == 0:\n"),
+    simulator(
+        "escalation always takes a file",
+        "    if s.root[host] == 0:\n",
+        "    s.malware[host] = 1\n    if s.root[host] == 0:\n",
+    ),
     simulator("an exploit reveals no name", "    s.hostnames |= 1 << host\n", ""),
-    simulator("Impact needs a service to stop", "    if s.service_stoppable:\n        s.service_up = 0\n    return SUCCEEDED", "    if s.service_stoppable:\n        s.service_up = 0\n        return SUCCEEDED\n    return FAILED"),
-    simulator("ten per successful Impact", "    if s.service_up == 0:", "    if s.red == IMPACT and s.red_success == SUCCEEDED:"),
+    simulator(
+        "Impact needs a service to stop",
+        "        s.service_up = 0\n    return SUCCEEDED",
+        "        s.service_up = 0\n        return SUCCEEDED\n    return FAILED",
+    ),
+    simulator(
+        "ten per successful Impact",
+        "    if s.service_up == 0:",
+        "    if s.red == IMPACT and s.red_success == SUCCEEDED:",
+    ),
     simulator("Analyse looks after red has acted", "    if found:", "    if verb == ANALYSE and s.malware[host] != 0:"),
     simulator("Analyse sees root, not files", "s.malware[host] != 0\n", "s.root[host] != 0\n"),
-    simulator("a callback outweighs a scan", "entries >= 3 and three_ports:", "entries >= 3 and three_ports and not ports & CALLBACK:"),
+    simulator(
+        "a callback outweighs a scan",
+        "entries >= 3 and three_ports:",
+        "entries >= 3 and three_ports and not ports & CALLBACK:",
+    ),
     simulator("a placed decoy is no record", "entries = records + 1 if placed else records", "entries = records"),
     simulator("both wrappers see a screened scan", "return SCREENED if placed else SCANNED", "return SCANNED"),
-    simulator("an attack does not outdate a verdict", "if activity == ATTACKED:", "if activity == ATTACKED and s.compromised[host] != PRIVILEGED:"),
+    simulator(
+        "an attack does not outdate a verdict",
+        "if activity[host] == ATTACKED:",
+        "if activity[host] == ATTACKED and s.compromised[host] != PRIVILEGED:",
+    ),
     simulator("green is not seen", "if orders.green_target != NOBODY:", "if False:"),
-    simulator("a scan of two ports is an attack", "entries >= 3 and beyond_one == 0:", "entries >= 2 and beyond_one == 0:"),
-    Mutation("unknown and user swapped", "observation", "[1, 0], [0, 1], [1, 1]], np.uint8)  #", "[0, 1], [1, 0], [1, 1]], np.uint8)  #"),
+    simulator(
+        "a scan of two ports is an attack", "entries >= 3 and beyond_one == 0:", "entries >= 2 and beyond_one == 0:"
+    ),
+    Mutation(
+        "unknown and user swapped",
+        "observation",
+        "[1, 0], [0, 1], [1, 1]], np.uint8)  #",
+        "[0, 1], [1, 0], [1, 1]], np.uint8)  #",
+    ),
     red("B_line falls back further", "[0, 1, 2, 2, 2, 2, 5,", "[0, 1, 2, 1, 2, 2, 5,"),
     red("B_line never starts over", "if not m.struck and s.empty_scan:", "if False:"),
     red("B_line goes through the wrong gateway", "for i in (1, 1, 0, 0)", "for i in (0, 0, 1, 1)"),
-    red("Meander doubts Enterprise first", "for subnet in (OPERATIONAL, ENTERPRISE):", "for subnet in (ENTERPRISE, OPERATIONAL):"),
+    red(
+        "Meander doubts Enterprise first",
+        "for subnet in (OPERATIONAL, ENTERPRISE):",
+        "for subnet in (ENTERPRISE, OPERATIONAL):",
+    ),
     red("Meander never doubts", "        _doubt(m)\n", "        pass\n"),
     red("Meander escalates what it lost", "& ~m.escalated & ~lost", "& ~m.escalated"),
-    red("Meander attacks before it escalates", "    if below_root:", "    if below_root and not s.addresses & ~m.exploited:"),
-    red("Meander scans before it sweeps", "if s.subnets >> subnet & 1 and not", "if not s.addresses & ~m.probed and s.subnets >> subnet & 1 and not"),
-    red("Meander forgets a failed sweep", "    if action < EXPLOIT:\n", "    if action == SWEEP and s.red_success == FAILED:\n        m.swept = 0\n    if action < EXPLOIT:\n"),
-)  # fmt: skip
+    red(
+        "Meander attacks before it escalates",
+        "    if below_root:",
+        "    if below_root and not s.addresses & ~m.exploited:",
+    ),
+    red(
+        "Meander scans before it sweeps",
+        "if s.subnets >> subnet & 1 and not",
+        "if not s.addresses & ~m.probed and s.subnets >> subnet & 1 and not",
+    ),
+    red(
+        "Meander forgets a failed sweep",
+        "    if action < EXPLOIT:\n",
+        "    if action == SWEEP and s.red_success == FAILED:\n        m.swept = 0\n    if action < EXPLOIT:\n",
+    ),
+)
 
 
 class MutantLoader(SourceFileLoader):
@@ -139,21 +235,19 @@ class MutantFinder(MetaPathFinder):
         return spec
 
 
-def load(mutation: Mutation | None) -> Any:
+def load(mutation: Mutation) -> Any:
     """The verifier on top of mutated rules."""
     for name in [name for name in sys.modules if name.startswith(f"{PACKAGE}.") or name == PACKAGE]:
         del sys.modules[name]
-    finder = MutantFinder(mutation) if mutation else None
-    if finder:
-        sys.meta_path.insert(0, finder)
+    finder = MutantFinder(mutation)
+    sys.meta_path.insert(0, finder)
     try:
         return importlib.import_module(f"{PACKAGE}.verify")
     finally:
-        if finder:
-            sys.meta_path.remove(finder)
+        sys.meta_path.remove(finder)
 
 
-def noticed(mutation: Mutation | None, traces: list[Path]) -> str | None:
+def noticed(mutation: Mutation, traces: list[Path]) -> str | None:
     """The first trace in which a mutation shows."""
     verifier = load(mutation)
     for path in traces:
@@ -163,9 +257,9 @@ def noticed(mutation: Mutation | None, traces: list[Path]) -> str | None:
 
 
 def main(folder: Path) -> None:
-    """Print the rules whose breaking nobody noticed."""
-    traces = sorted(folder.rglob("*.npz"), key=lambda path: ("sleep__" in path.name, path.name))
-    assert noticed(None, traces) is None, "the unbroken rules do not agree"
+    """Print every broken rule and the first trace in which it shows."""
+    kernels.kernel = lambda function: function  # type: ignore[assignment]  # 2.4 times faster than guarding each call
+    traces = sorted(folder.rglob("*.npz"), key=lambda path: (not path.stem.startswith(TELLING), path.name))
     for mutation in MUTATIONS:
         where = noticed(mutation, traces)
         print(f"{mutation.rule}\t{where or ''}", flush=True)

@@ -21,10 +21,9 @@ COMPROMISED: NDArray[np.uint8] = np.array([[0, 0], [1, 0], [0, 1], [1, 1]], np.u
 @kernel
 def write_observation(s: Any, wrapper: int, out: Any) -> None:
     """Blue's table of a world as 52 bits, the way one of the two wrappers shows it."""
+    activity, compromised = s.activity, s.compromised
     for host in range(N_HOSTS):
-        activity = s.activity[host]
-        compromised = s.compromised[host]
-        out[4 * host] = ACTIVITY[wrapper, activity, 0]
-        out[4 * host + 1] = ACTIVITY[wrapper, activity, 1]
-        out[4 * host + 2] = COMPROMISED[compromised, 0]
-        out[4 * host + 3] = COMPROMISED[compromised, 1]
+        out[4 * host] = ACTIVITY[wrapper, activity[host], 0]
+        out[4 * host + 1] = ACTIVITY[wrapper, activity[host], 1]
+        out[4 * host + 2] = COMPROMISED[compromised[host], 0]
+        out[4 * host + 3] = COMPROMISED[compromised[host], 1]

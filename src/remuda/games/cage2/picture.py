@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from remuda.games.cage2.network import (
+    ANALYSE,
     DECOYS,
     ENTERPRISE,
     EXPLOITS,
@@ -29,6 +30,7 @@ from remuda.games.cage2.simulator import (
     REST,
     SUCCEEDED,
     SWEEP,
+    decode,
 )
 
 WIDTH, HEIGHT = 560, 360
@@ -89,10 +91,14 @@ def _draw_host(pen: ImageDraw.ImageDraw, s: Any, h: int, level: int, corner: tup
     decoys = _decoys(s, h)
     names = " ".join(decoys if len(decoys) < 3 else [name[:3] for name in decoys])
     pen.text((x + 8, y + 22), names, (30, 110, 60), _font(10))
+    for mark, (side, colour) in enumerate(_actors(s, h)):
+        spot = x + BOX[0] - 18 - 18 * mark
+        pen.ellipse((spot, y + 23, spot + 13, y + 36), colour)
+        pen.text((spot + 4, y + 24), side, (255, 255, 255), _font(10))
     word = ACTIVITY[s.activity[h]]
     if word:
         pen.rectangle((x + 108, y + 5, x + 157, y + 19), BADGE[word])
-        pen.text((x + 112, y + 6), word, (255, 255, 255), _font(10))
+        pen.text((x + 113, y + 6), word, (255, 255, 255), _font(10))
 
 
 def _legend(pen: ImageDraw.ImageDraw) -> None:
@@ -132,6 +138,15 @@ def _red_deed(s: Any) -> str:
     exploit = int(s.exploit)
     how = f" by {EXPLOITS[exploit - 1].name}" if verb == EXPLOIT and 0 < exploit < NOBODY else ""
     return f"{RED_VERBS[verb]} {where}{how}: {'success' if s.red_success == SUCCEEDED else 'failure'}"
+
+
+def _actors(s: Any, h: int) -> list[tuple[str, tuple[int, int, int]]]:
+    """Who aimed at this host in the last step."""
+    verb, host = decode(int(s.blue))
+    red = ("R", (200, 20, 20)) if s.red > SWEEP and s.red_target == h else None
+    blue = ("B", (40, 90, 200)) if verb >= ANALYSE and host == h else None
+    green = ("G", (30, 140, 70)) if s.green_target == h else None
+    return [actor for actor in (red, blue, green) if actor]
 
 
 def _decoys(s: Any, h: int) -> list[str]:

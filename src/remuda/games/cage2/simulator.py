@@ -388,9 +388,9 @@ def _queue_scan(s: Any, host: int) -> None:
 @kernel
 def _cost(s: Any, verb: int) -> int:
     """Minus blue's reward, in tenths: whole numbers, so that no sum is ever rounded."""
-    tenths = 0
+    tenths, root = 0, s.root
     for host in range(N_HOSTS):
-        if s.root[host]:
+        if root[host]:
             tenths += WEIGHTS[host]
     if s.service_up == 0:
         tenths += int(10 * SERVICE_DOWN)
@@ -402,15 +402,15 @@ def _cost(s: Any, verb: int) -> int:
 @kernel
 def _monitor(s: Any, placed: int) -> None:
     """Deliver every host's events to blue's table."""
+    records, ports, activity = s.event_records, s.event_ports, s.activity
     for host in range(N_HOSTS):
-        activity = QUIET
-        if s.event_records[host]:
-            activity = _classify(s.event_records[host], np.int64(s.event_ports[host]), host == placed)
-            if activity == ATTACKED:
+        activity[host] = QUIET
+        if records[host]:
+            activity[host] = _classify(records[host], np.int64(ports[host]), host == placed)
+            if activity[host] == ATTACKED:
                 s.compromised[host] = USER_LEVEL
-            s.event_records[host] = 0
-            s.event_ports[host] = 0
-        s.activity[host] = activity
+            records[host] = 0
+            ports[host] = 0
 
 
 @kernel
