@@ -128,9 +128,7 @@ def test_another_agents_first_weights(usual: dict[str, NDArray[Any]]) -> None:
 
 def test_another_agents_broken_weights(usual: dict[str, NDArray[Any]]) -> None:
     student = learner()
-    state = {name: array.copy() for name, array in student.state().items()}
-    state["weights"][2] = np.nan
-    student.restore(state)
+    student.weights[2] = np.nan
     assert_others_kept(teach(student, fragments()), usual)
 
 

@@ -26,11 +26,11 @@ Arrays = Mapping[str, NDArray[Any]]
 def write(path: Path, files: Mapping[str, Arrays], facts: Mapping[str, Any]) -> None:
     """Write a checkpoint directory: beside its place, synced to disk, then moved there at once."""
     draft = path.with_name(f".{path.name}.draft")
-    old = path.with_name(f".{path.name}.old")
     try:
-        for leftover in (draft, old):
-            shutil.rmtree(leftover, ignore_errors=True)
-        draft.mkdir(parents=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        recover(path.parent)
+        shutil.rmtree(draft, ignore_errors=True)
+        draft.mkdir()
         sums = {}
         for name, arrays in files.items():
             target = draft / f"{name}.safetensors"
@@ -38,27 +38,62 @@ def write(path: Path, files: Mapping[str, Arrays], facts: Mapping[str, Any]) -> 
             sums[target.name] = _sum(target)
             _sync(target)
         index = draft / INDEX
-        index.write_text(json.dumps({"format": FORMAT, "files": sums, **facts}, indent=1), encoding="utf-8")
+        content = {"format": FORMAT, "files": sums, **facts}
+        index.write_text(json.dumps({**content, "digest": _digest(content)}, indent=1), encoding="utf-8")
         _sync(index)
         _sync(draft)
-        if path.exists():
-            path.rename(old)
-        draft.rename(path)
-        _sync(path.parent)
-        shutil.rmtree(old, ignore_errors=True)
+        _put(draft, path)
     except (OSError, SafetensorError) as error:
         shutil.rmtree(draft, ignore_errors=True)
         raise StorageError(_storage_sentence(path, error)) from error
 
 
+def _put(draft: Path, path: Path) -> None:
+    """Move the draft to its place; what was there is set aside meanwhile and put back if that fails."""
+    old = _aside(path)
+    if path.exists():
+        path.rename(old)
+    try:
+        draft.rename(path)
+    except OSError:
+        recover(path.parent)
+        raise
+    _sync(path.parent)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _aside(path: Path) -> Path:
+    return path.with_name(f".{path.name}.old")
+
+
+def recover(folder: Path) -> None:
+    """Put back checkpoints that were set aside by a writer that did not live to replace them."""
+    for old in folder.glob(".*.old"):
+        path = folder / old.name.removeprefix(".").removesuffix(".old")
+        if path.exists():
+            shutil.rmtree(old, ignore_errors=True)
+        else:
+            old.rename(path)
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
 def _storage_sentence(path: Path, error: Exception) -> str:
+    return f"checkpoint {path} could not be written ({storage_reason(error)}); earlier checkpoints are untouched"
+
+
+def storage_reason(error: Exception) -> str:
+    """Why the disk refused, in a few words."""
     full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-    reason = "the disk is full" if full or "No space left" in str(error) else str(error)
-    return f"checkpoint {path} could not be written ({reason}); earlier checkpoints are untouched"
+    return "the disk is full" if full or "No space left" in str(error) else str(error)
 
 
 def read_index(path: Path) -> dict[str, Any]:
-    """The facts of a checkpoint."""
+    """The facts of a checkpoint, after their checksum was compared."""
+    if not path.exists():
+        recover(path.parent)
     try:
         index = json.loads((path / INDEX).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -67,6 +102,9 @@ def read_index(path: Path) -> dict[str, Any]:
         raise CheckpointError(f"checkpoint {path} is damaged: {INDEX} cannot be read") from None
     if not isinstance(index, dict) or index.get("format") != FORMAT or not isinstance(index.get("files"), dict):
         raise CheckpointError(f"checkpoint {path} was not written by this version of remuda")
+    digest = index.pop("digest", None)
+    if digest != _digest(index):
+        raise CheckpointError(f"checkpoint {path} is damaged: {INDEX} was altered")
     return index
 
 
@@ -78,16 +116,17 @@ def read(path: Path, name: str) -> dict[str, NDArray[Any]]:
         if expected is None or _sum(file) != expected:
             raise CheckpointError(f"checkpoint {path} is damaged: {file.name} was cut short or altered")
         arrays: dict[str, NDArray[Any]] = load_file(file)
-    except (OSError, SafetensorError, ValueError) as error:
+    except (OSError, SafetensorError, ValueError, AttributeError, TypeError, KeyError) as error:
         raise CheckpointError(f"checkpoint {path} is damaged: {file.name} cannot be read ({error})") from None
     return arrays
 
 
 def intact(path: Path) -> bool:
-    """Whether every file of a checkpoint is as it was written."""
+    """Whether a checkpoint has weights and every file of it is as it was written."""
     try:
         files = read_index(path)["files"]
-        return all(_sum(path / Path(name).name) == expected for name, expected in files.items())
+        whole = all(_sum(path / Path(name).name) == expected for name, expected in files.items())
+        return whole and "policy.safetensors" in files
     except (CheckpointError, OSError):
         return False
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,7 +16,7 @@ from remuda.engines import ENGINES
 from remuda.errors import ConfigError, RemudaError, StorageError, UsageError
 from remuda.games import SHIPPED, find_game
 from remuda.herd import LEARNERS, PLAYERS, assign, make_seat
-from remuda.run import CONFIG, Run
+from remuda.run import CONFIG, Run, start, to_json
 from remuda.settings import make_plan, spec_of
 
 app = typer.Typer(
@@ -65,8 +64,10 @@ def train(
         "game": game, "agents": agents, "worlds": worlds, "epochs": epochs, "total_episodes": total_episodes,
         "seed": seed, "learner": learner, "engine": engine, "n_workers": n_workers, "deterministic": deterministic,
     }  # fmt: skip
+    if game and "=" in game:  # a setting, not a game: the file or another word names that
+        flags["game"], words = None, [game, *(words or [])]
     settings = {**(read_yaml(config) if config else {}), **_given(flags), **_words(words)}
-    _conclude(remuda.train(out=out, **settings), as_json)
+    _conclude(start(settings, settings.pop("out", out)), as_json)
 
 
 @app.command()
@@ -101,7 +102,7 @@ def evaluate(
 
     if (Path(target) / CONFIG).is_file():
         run = Run(target)
-        plan = run.plan.model_copy(update=_placement(_words(words)))
+        plan = run.changed(_placement(_words(words)))
         spec, seats = run.spec, _seats(run, checkpoint)
     else:
         plan = make_plan({"game": target, **_words(words)})
@@ -114,7 +115,7 @@ def evaluate(
         seats = [make_seat(part, plan, spec, "cpu") for part in parts]
     summary = score(plan, spec, seats, episodes, epsilon).summary()
     if as_json:
-        print(json.dumps(summary))
+        print(to_json(summary))
         return
     table = Table("agent", "return", "95 %", *summary["metrics"])
     for agent, (mean, width) in enumerate(zip(summary["mean_return"], summary["mean_return_ci95"], strict=True)):
@@ -278,7 +279,7 @@ def _conclude(run: Run, as_json: bool) -> None:
     """Say what came out of it and where to look."""
     result = run.result
     if as_json:
-        print(json.dumps(result))
+        print(to_json(result))
         return
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     first, last = result["first_mean_return"], result["mean_return"]

@@ -107,7 +107,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"config file {path} cannot be read: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ConfigError(f"config file {path} is not plain YAML: {str(error).splitlines()[0]}") from None
     if not isinstance(content, dict):
         raise ConfigError(f"config file {path} should be a mapping of option names to values")
@@ -128,8 +128,10 @@ def read_assignments(assignments: list[str]) -> dict[str, Any]:
             raise ConfigError(f"{word!r} is not of the form key=value")
         try:
             result[name] = yaml.safe_load(text)
-        except yaml.YAMLError:
+        except (yaml.YAMLError, ValueError, RecursionError):
             raise ConfigError(f"the value of {word!r} is not plain YAML") from None
+        if not text.strip():
+            raise ConfigError(f"{word!r} has no value: give one, or leave it out")
         if isinstance(result[name], str):
             result[name] = _number(result[name])
     return result

@@ -55,7 +55,7 @@ def _sequential(site: Site) -> tuple[Collectors, Trainers]:
 
 def _vectorized(site: Site) -> tuple[Collectors, Trainers]:
     """With lag 1 both sides work at once and share the cores, else they take turns on all of them."""
-    if site.plan.lag == 0:
+    if site.plan.lag == 0 or site.workers == 1:
         return _inline_collectors(site, site.workers), _trainers(InlineTrainers, site, site.workers)
     learning = max(1, site.workers // 2)
     collecting = max(1, site.workers - learning)

@@ -57,8 +57,10 @@ class Loop:
                     self._begin_round()
                 self._receive(self.collectors.recv(RECV_TIMEOUT_S))
             self._publish(self.plan.rounds)
-            self._evaluate()
-            self.listener.save(self)
+            if not self.finished:
+                self._evaluate()
+                self.attended = self.rounds
+                self.listener.save(self)
         except Stopped:
             self._settle()
             self.listener.save(self)
@@ -66,6 +68,11 @@ class Loop:
         finally:
             self.collectors.close()
             self.trainers.close()
+
+    @property
+    def finished(self) -> bool:
+        """Whether every round is learned and the last evaluation is done."""
+        return self.attended == self.plan.rounds
 
     def _begin_round(self) -> None:
         """Round k is played with version k - lag: publish it, then hand the round out."""

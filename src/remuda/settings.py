@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import deepcopy
 from typing import Any
 
 from remuda.config import Options, Plan
@@ -37,7 +38,9 @@ def make_plan(settings: Mapping[str, Any]) -> Plan:
     given = entry.options.own_names(Plan.own_names(given))
     plan: dict[str, Any] = {"options": {}, "learner_options": {}}
     for name in NESTED:
-        plan[name].update(_mapping(name, given.pop(name, {})))
+        plan[name].update(deepcopy(dict(_mapping(name, given.pop(name, {})))))
+    for name, own in plan["learner_options"].items():
+        plan["learner_options"][name] = dict(_mapping(f"learner_options of {name}", own))
     epochs = given.pop("epochs", None)
     used = _learners_in(given)
     for name, value in given.items():
@@ -45,7 +48,7 @@ def make_plan(settings: Mapping[str, Any]) -> Plan:
     if epochs is not None:
         plan["total_episodes"] = _epochs(epochs, plan)
     if "learners" in plan:
-        plan["learners"] = {str(k): str(v) for k, v in _mapping("learners", plan["learners"]).items()}
+        plan["learners"] = {str(k): v for k, v in _mapping("learners", plan["learners"]).items()}
     return complete(Plan.read(plan, "the plan"))
 
 
@@ -79,8 +82,8 @@ def _preset(name: Any) -> dict[str, Any]:
 
 def _learners_in(given: Mapping[str, Any]) -> list[str]:
     listed = given.get("learners") or {}
-    names = {given.get("learner", Plan.model_fields["learner"].default)}
-    names |= set(listed.values()) if isinstance(listed, Mapping) else set()
+    names = [given.get("learner", Plan.model_fields["learner"].default)]
+    names += list(listed.values()) if isinstance(listed, Mapping) else []
     return [name for name in LEARNERS if name in names]
 
 

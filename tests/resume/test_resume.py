@@ -70,7 +70,7 @@ def test_stopping_again_and_again(trained: Any, train: Any, books: Any, lag: int
     while not run.result["finished"]:
         at = run.result["episodes"] // 3
         run = remuda.resume(run.path, callback=stop_at(at + 1), quiet=True)
-        assert run.result["episodes"] > at * 3, "no progress"
+        assert run.result["finished"] or run.result["episodes"] > at * 3, "no progress"
     assert run.result["weights_sha256"] == whole.result["weights_sha256"]
 
 

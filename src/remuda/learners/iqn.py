@@ -12,7 +12,7 @@ from torch import Tensor
 
 from remuda import rng
 from remuda.config import Options
-from remuda.errors import ConfigError
+from remuda.errors import CheckpointError, ConfigError
 from remuda.fragment import Fragment
 from remuda.game import Group
 from remuda.learners.learner import Learner, Post, State
@@ -110,8 +110,8 @@ class IQN(Learner):
         self.updates = 0  # due so far, whether or not an agent had enough to learn from
         self.steps = np.zeros(post.agents, np.int64)  # really made
         self._rate = schedule("lr", options.lr, post.numbers)
-        self._epsilon = schedule("epsilon", options.epsilon, post.numbers)
-        self._gamma = schedule("gamma", options.gamma, post.numbers).start
+        self._epsilon = schedule("epsilon", options.epsilon, post.numbers, high=1.0)
+        self._gamma = schedule("gamma", options.gamma, post.numbers, high=1.0).start
 
     def _capacity(self) -> int:
         options, post = self.options, self.post
@@ -145,19 +145,26 @@ class IQN(Learner):
 
     def update(self, count: int) -> dict[str, NDArray[np.float64]]:
         """Make `count` updates per agent, chunk by chunk so that a chunk's weights stay in the cache."""
-        losses = np.full((self.post.agents, count), np.nan)
-        norms = np.full((self.post.agents, count), np.nan)
+        losses = np.zeros(self.post.agents)
+        norms = np.zeros(self.post.agents)
         starts = self.options.learning_starts or self.options.batch_size
         ready = self.memory.counts >= starts
         for run_first, run_last in _runs(ready):
             for low, high in chunks(run_last - run_first, self.network.update_bytes()):
                 first, last = run_first + low, run_first + high
                 for i in range(count):
-                    losses[first:last, i], norms[first:last, i] = self._update(first, last, self.updates + i)
+                    loss, norm = self._update(first, last, self.updates + i)
+                    losses[first:last] += loss / count
+                    norms[first:last] += norm / count
         self.steps[ready] += count
         self.updates += count
         epsilon = self._epsilon.at(self.updates, self.post.total_updates)
-        return {"loss": losses.mean(axis=1), "grad_norm": norms.mean(axis=1), "epsilon": epsilon}
+        learned = ready & (count > 0)
+        return {
+            "loss": np.where(learned, losses, np.nan),
+            "grad_norm": np.where(learned, norms, np.nan),
+            "epsilon": epsilon,
+        }
 
     def _update(self, first: int, last: int, update: int) -> tuple[NDArray[Any], NDArray[Any]]:
         """One gradient step for agents first … last-1; returns their losses and gradient norms."""
@@ -233,6 +240,8 @@ class IQN(Learner):
     def restore(self, state: State) -> None:
         """Become the learner that `state` was taken from."""
         self.adam.restore(state)
+        if state["target"].shape != tuple(self.target.shape) or not np.isfinite(state["target"]).all():
+            raise CheckpointError("the checkpoint's target network does not fit this herd")
         self.target.copy_(torch.from_numpy(state["target"]))
         self.steps[:] = state["steps"]
         self.updates = int(state["updates"][0])

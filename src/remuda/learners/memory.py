@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from remuda.errors import CheckpointError
 from remuda.fragment import Fragment
 from remuda.game import Group
 from remuda.kernels import kernel
@@ -177,10 +178,16 @@ class Memory:
         return arrays if self.mask is None else {**arrays, "mask": self.mask}
 
     def restore(self, state: dict[str, NDArray[Any]]) -> None:
-        """Become the memory that `state` was taken from."""
+        """Become the memory that `state` was taken from; compiled code trusts it, so it is checked first."""
+        mine = self.state()
+        for name, array in mine.items():
+            if name not in state or state[name].shape != array.shape or state[name].dtype != array.dtype:
+                raise CheckpointError(f"the checkpoint's memory does not fit this herd: {name} has another shape")
+        for agent in range(self.agents):
+            _check_ring(state["leads"][agent], state["lengths"][agent], int(state["heads"][agent]))
         for name in ("obs", "actions", "rewards", "terminated", "mask"):
-            if name in state:
-                getattr(self, name)[:] = state[name]
+            if name in mine:
+                mine[name][:] = state[name]
         self.heads = [int(head) for head in state["heads"]]
         self._table = None
         for agent in range(self.agents):
@@ -195,6 +202,23 @@ class Memory:
                 for begin in begins
             )
             self.counts[agent] = sum(stretch.turns for stretch in self.stretches[agent])
+
+
+def _check_ring(leads: NDArray[np.int32], lengths: NDArray[np.int32], head: int) -> None:
+    """Raise unless stretches lie one after the other inside the ring, each with room for a turn."""
+    begins = np.flatnonzero(lengths)
+    ends = begins + lengths[begins]
+    good = (
+        0 <= head <= len(lengths)
+        and (ends <= len(lengths)).all()
+        and (begins[1:] >= ends[:-1]).all()
+        and (leads[begins] >= 0).all()
+        and (lengths[begins] >= leads[begins] + 2).all()
+        and not leads[lengths == 0].any()
+        and not ((begins < head) & (ends > head)).any()
+    )
+    if not good:
+        raise CheckpointError("the checkpoint's memory points outside itself: it was altered")
 
 
 def _runs(fragment: Fragment, world: int, agent: int) -> list[tuple[int, int]]:

@@ -223,5 +223,5 @@ def _import_class(path: str) -> Any:
         raise ConfigError(f"body={path!r} should be module:Class")
     try:
         return getattr(import_module(module_name), name)
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, ValueError, TypeError) as error:
         raise ConfigError(f"body={path!r} cannot be imported: {error}") from None

@@ -204,7 +204,7 @@ class PPO(Learner):
         self.statistics = np.zeros((post.agents, 3))  # of returns: count, mean, sum of squared deviations
         self._rate = schedule("lr", options.lr, post.numbers)
         self._entropy = schedule("entropy", options.entropy, post.numbers)
-        self._gamma = schedule("gamma", options.gamma, post.numbers).start
+        self._gamma = schedule("gamma", options.gamma, post.numbers, high=1.0).start
         self._fragments: list[Fragment] = []
 
     @classmethod

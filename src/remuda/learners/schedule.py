@@ -30,7 +30,7 @@ class Schedule:
         return values
 
 
-def schedule(name: str, value: PerAgent | list[float], numbers: NDArray[np.int64]) -> Schedule:
+def schedule(name: str, value: PerAgent | list[float], numbers: NDArray[np.int64], high: float = math.inf) -> Schedule:
     """Read `0.1`, `"0.9:0.05:0.5"` (from, to, over which share of the run), or a list of these per agent."""
     values = value if isinstance(value, list) else [value]
     if isinstance(value, list) and len(values) <= numbers.max():
@@ -39,6 +39,9 @@ def schedule(name: str, value: PerAgent | list[float], numbers: NDArray[np.int64
         )
     parts = [_parts(name, values[number] if isinstance(value, list) else value) for number in numbers]
     start, end, over = np.array(parts, np.float64).T
+    if min(start.min(), end.min()) < 0 or max(start.max(), end.max()) > high:
+        limit = "at least 0" if math.isinf(high) else f"from 0 to {high:g}"
+        raise ConfigError(f"{name}={value!r} should be {limit}")
     return Schedule(start, end, over)
 
 

@@ -237,11 +237,12 @@ class Adam:
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Become the optimiser that `state` was taken from, weights included."""
         for name, tensor in self._tensors().items():
-            if state[name].shape != tuple(tensor.shape):
+            if name not in state or state[name].shape != tuple(tensor.shape):
                 raise CheckpointError(
-                    f"the checkpoint has {name} of shape {state[name].shape}, this herd needs "
-                    f"{tuple(tensor.shape)}: it belongs to another network"
+                    f"the checkpoint has no {name} of shape {tuple(tensor.shape)}: it belongs to another network"
                 )
+            if not np.isfinite(state[name]).all():
+                raise CheckpointError(f"the checkpoint has {name} that are not finite numbers")
             tensor.copy_(torch.from_numpy(state[name]))
 
     def _tensors(self) -> dict[str, Tensor]:

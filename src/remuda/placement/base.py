@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from remuda.collect import Task
@@ -42,6 +43,15 @@ class Update:
     rows: Rows
     metrics: dict[int, dict[str, NDArray[np.float64]]] = field(default_factory=dict)
     spent: Spent = field(default_factory=Spent)
+
+
+def thread_pool(threads: int, name: str) -> ThreadPoolExecutor:
+    """Threads in which torch itself uses no more threads.
+
+    `torch.set_num_threads` elsewhere reaches a new thread only after its first products, which then have
+    other bits and take another core.
+    """
+    return ThreadPoolExecutor(threads, name, initializer=torch.set_num_threads, initargs=(1,))
 
 
 class Collectors(ABC):
@@ -87,7 +97,7 @@ class Trainers(ABC):
         self.taken = 0  # rounds received whole
         self.waited_s = 0.0  # how long poll() kept the loop from collecting without learning itself
         self._arrived: list[Sequence[Fragment]] = []
-        self._pool = ThreadPoolExecutor(threads, "learn") if threads > 1 else None
+        self._pool = thread_pool(threads, "learn") if threads > 1 else None
 
     def take(self, fragments: Sequence[Fragment]) -> None:
         """Receive what a task brought; a round that is complete is queued for learning."""

@@ -12,7 +12,7 @@ from remuda.collect import Manner, Player, Seat, Task, room, shares
 from remuda.errors import OrderError
 from remuda.fragment import Fragment, cut
 from remuda.game import Game, GameSpec
-from remuda.placement.base import Collectors, Rows, Spent, Trainers, Update
+from remuda.placement.base import Collectors, Rows, Spent, Trainers, Update, thread_pool
 
 MAX_PLAYERS = 64
 """Players kept for reuse; each holds the arrays of its worlds."""
@@ -42,7 +42,7 @@ class InlineCollectors(Collectors):
     def start(self) -> None:
         """Start the threads, if there is more than one."""
         if self._threads > 1:
-            self._pool = ThreadPoolExecutor(self._threads, "collect")
+            self._pool = thread_pool(self._threads, "collect")
 
     def task_episodes(self) -> int:
         """One for the readable baseline, all worlds otherwise."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from typing import Any
 
 from remuda.fragment import Fragment
-from remuda.placement.base import Trainers, Update
+from remuda.placement.base import Trainers, Update, thread_pool
 
 LIMIT_S = 3600.0
 """Longest wait for a round to be learned; a thread that takes longer is taken for hung."""
@@ -20,7 +20,7 @@ class ThreadTrainers(Trainers):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._thread = ThreadPoolExecutor(1, "train")
+        self._thread = thread_pool(1, "train")
         self._futures: deque[tuple[int, Future[Update]]] = deque()
 
     def _queue(self, number: int, deliveries: list[Sequence[Fragment]]) -> None:

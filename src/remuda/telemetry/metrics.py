@@ -22,11 +22,12 @@ class Tables:
     def __init__(self, path: Path, columns: Sequence[str]) -> None:
         self.path = path
         self.columns = [*KEYS, *columns]
-        fresh = not path.exists()
+        fresh = not path.exists() or path.stat().st_size == 0
         self._file = path.open("a", newline="", encoding="utf-8")
         self._writer = csv.DictWriter(self._file, self.columns, restval="")
         if fresh:
             self._writer.writeheader()
+            self._file.flush()
 
     def write(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Append and flush."""
@@ -45,7 +46,7 @@ def _text(value: Any) -> Any:
 
 def keep_rounds(path: Path, rounds: int) -> None:
     """Drop the rows after round `rounds`: they will be written again."""
-    if not path.exists():
+    if not path.exists() or path.stat().st_size == 0:
         return
     with path.open(newline="", encoding="utf-8") as file:
         reader = csv.DictReader(file)
@@ -66,7 +67,7 @@ def read_table(path: Path) -> Table:
             rows = list(csv.reader(file))
     except OSError as error:
         raise RunError(f"{path} cannot be read: {error.strerror}") from None
-    header, body = rows[0], rows[1:]
+    header, body = rows[0] if rows else [], rows[1:]
     return {name: _column([row[i] for row in body]) for i, name in enumerate(header)}
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -53,17 +55,27 @@ class Progress:
         if self._live is not None:
             self._live.stop()
         if self._log is not None:
-            self._log.close()
+            with suppress(OSError):
+                self._log.close()
 
     def say(self, text: str) -> None:
         """A line for the person and for the log."""
         self.console.print(text, markup=False, highlight=False)
         self._note(text)
 
+    def shout(self, text: str) -> None:
+        """A line from a signal handler: past the console and the log, which it may have interrupted."""
+        line = f"{text}\n".encode()
+        if not self.console.quiet:
+            os.write(2, b"\n" + line)
+        if self._log is not None:
+            os.write(self._log.fileno(), line)
+
     def _note(self, text: str) -> None:
         if self._log is not None:
-            self._log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
-            self._log.flush()
+            with suppress(OSError):  # a full disk must not end a run over its log
+                self._log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
+                self._log.flush()
 
     def played(self, episodes: int, steps: int) -> None:
         """Episodes were collected."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,12 @@ from numpy.typing import NDArray
 
 from remuda import checkpoint
 from remuda.engines import Site
+from remuda.errors import StorageError
 from remuda.fragment import Fragment
 from remuda.herd import LEARNERS, make_seat, weights_sha256
 from remuda.loop import Loop
 from remuda.placement.base import Rows, Spent, Update
-from remuda.telemetry.metrics import Tables, TensorBoard
+from remuda.telemetry.metrics import Tables, TensorBoard, keep_rounds
 from remuda.telemetry.progress import Progress
 
 Row = dict[str, Any]
@@ -54,7 +56,6 @@ class Recorder:
         progress: Progress,
         callback: Callable[[list[Row]], bool | None] | None,
         request_stop: Callable[[], None],
-        first_round: int = 0,
     ) -> None:
         self.folder = folder
         self.plan, self.spec, self.parts = site.plan, site.spec, site.parts
@@ -69,13 +70,22 @@ class Recorder:
         self.evaluation: Row | None = None
         self._tallies: dict[int, Tally] = {}
         self._began = time.perf_counter()
+        self._outputs: list[Tables | TensorBoard] = []
+
+    def open(self, rounds: int, attended: int) -> None:
+        """Open the tables to go on after so many rounds; rows of later ones will be written again."""
         games = [name for group in self.spec.groups for name in group.metrics]
         own = list(dict.fromkeys(["return", *games]))
         learned = [name for part in self.parts if part.learns for name in LEARNERS[part.player].metrics]
-        self._training = Tables(folder / "metrics.csv", list(dict.fromkeys([*own, *learned])))
-        self._testing = Tables(folder / "evaluations.csv", [*own, "return_se"])
-        later = self.plan.episodes_after(first_round) + 1
-        self._board = TensorBoard(folder / "tensorboard", purge_step=later if first_round else None)
+        with storage(self.folder):
+            keep_rounds(self.folder / "metrics.csv", rounds)
+            keep_rounds(self.folder / "evaluations.csv", attended)
+            self._training = Tables(self.folder / "metrics.csv", list(dict.fromkeys([*own, *learned])))
+            self._testing = Tables(self.folder / "evaluations.csv", [*own, "return_se"])
+            later = self.plan.episodes_after(rounds) + 1
+            self._board = TensorBoard(self.folder / "tensorboard", purge_step=later if rounds else None)
+        self._outputs = [self._training, self._testing, self._board]
+        self._began = time.perf_counter()
 
     @property
     def wall_s(self) -> float:
@@ -99,8 +109,9 @@ class Recorder:
             for name, values in update.metrics.get(index, {}).items():
                 for i, value in enumerate(values):
                     rows[part.herd_first + i][name] = float(value)
-        self._training.write(rows)
-        self._board.write("train", rows)
+        with storage(self.folder):
+            self._training.write(rows)
+            self._board.write("train", rows)
         self.progress.learned(rows, update.spent)
         if self.callback is not None and self.callback(rows) is False:
             self.request_stop()
@@ -138,8 +149,9 @@ class Recorder:
         errors = np.concatenate([standard_error(r) for r in returns])
         for row, error in zip(rows, errors, strict=True):
             row["return_se"] = float(error)
-        self._testing.write(rows)
-        self._board.write("evaluate", rows)
+        with storage(self.folder):
+            self._testing.write(rows)
+            self._board.write("evaluate", rows)
         total = np.concatenate(returns, axis=1).sum(axis=1)
         self.evaluation = {
             "episodes": tally.episodes,
@@ -169,6 +181,7 @@ class Recorder:
             "learn": [self.learning.wall, self.learning.cpu],
             "waited_s": loop.trainers.waited_s,
             "best": self.best,
+            "evaluation": self.evaluation,
         }
         files: dict[str, checkpoint.Arrays] = {
             "learner": loop.trainers.state(),
@@ -209,10 +222,19 @@ class Recorder:
         return weights_sha256(seat.policy for seat in self.seats)
 
     def close(self) -> None:
-        """Close every file."""
-        self._training.close()
-        self._testing.close()
-        self._board.close()
+        """Close every file; what a full disk did not take is lost anyway."""
+        for output in self._outputs:
+            with suppress(OSError):
+                output.close()
+
+
+@contextmanager
+def storage(folder: Path) -> Iterator[None]:
+    """Turn what the disk says into a sentence."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(f"{folder} could not be written ({checkpoint.storage_reason(error)})") from error
 
 
 def standard_error(values: NDArray[np.float64]) -> NDArray[np.float64]:

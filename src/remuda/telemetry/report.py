@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from remuda.collect import Manner, Player, Seat, Task
-from remuda.errors import ConfigError
+from remuda.errors import ConfigError, RunError
 from remuda.fragment import Purpose
 from remuda.game import Game, make_game
 from remuda.games import find_game
+from remuda.herd import make_seat
 from remuda.telemetry.metrics import by_agent
 from remuda.telemetry.progress import Progress
 
@@ -78,9 +79,12 @@ def seats_of(run: Run, name: str | None = None) -> list[Seat]:
     seats = []
     for part in run.parts:
         group = run.spec.groups[part.group]
-        numbers = range(part.herd_first, part.herd_first + part.agents)
-        policy = run.policy(numbers, group, "cpu", name)
-        seats.append(Seat(part.group, part.first, part.last, policy))
+        if part.learns:
+            numbers = range(part.herd_first, part.herd_first + part.agents)
+            policy = run.policy(numbers, group, "cpu", name)
+            seats.append(Seat(part.group, part.first, part.last, policy))
+        else:
+            seats.append(make_seat(part, run.plan, run.spec, "cpu"))
     return seats
 
 
@@ -99,7 +103,10 @@ def play(run: Run, seats: Sequence[Seat], episode: int, exploration: float = 0.0
 def make_film(target: Path, games: Iterator[Game]) -> None:
     """A GIF of world 0, each cell a square."""
     pictures = [_enlarge(game.render(0)) for game in games]
-    pictures[0].save(target, save_all=True, append_images=pictures[1:], duration=FRAME_MS, loop=0, optimize=False)
+    try:
+        pictures[0].save(target, save_all=True, append_images=pictures[1:], duration=FRAME_MS, loop=0)
+    except OSError as error:
+        raise RunError(f"{target} cannot be written: {error.strerror or error}") from None
 
 
 def _enlarge(picture: NDArray[np.uint8]) -> Image.Image:
