@@ -2,7 +2,8 @@
 
 from remuda.check import Finding, check
 from remuda.errors import RemudaError
-from remuda.run import Run, resume, train
+from remuda.run import Run
+from remuda.training import resume, train
 
 __version__ = "0.1.0"
 __all__ = ["Finding", "RemudaError", "Run", "__version__", "check", "resume", "train"]

@@ -16,8 +16,9 @@ from remuda.engines import ENGINES
 from remuda.errors import ConfigError, RemudaError, StorageError, UsageError
 from remuda.games import SHIPPED, find_game
 from remuda.herd import LEARNERS, PLAYERS, assign, make_seat
-from remuda.run import CONFIG, Run, start, to_json
+from remuda.run import CONFIG, Run, to_json
 from remuda.settings import make_plan, spec_of
+from remuda.training import start
 
 app = typer.Typer(
     no_args_is_help=True,

@@ -1,0 +1,370 @@
+"""Training: from settings to a finished run, or on from a checkpoint."""
+
+from __future__ import annotations
+
+import fcntl
+import inspect
+import os
+import re
+import resource
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import IO, Any
+
+import numpy as np
+import torch
+from pydantic import ConfigDict, Field, ValidationError
+
+from remuda import checkpoint
+from remuda.check import warm_up
+from remuda.config import Options, Plan, write_yaml
+from remuda.engines import Site, find_engine, one_thread_each, resolve_device
+from remuda.errors import CheckpointError, ConfigError, RunError, Stopped
+from remuda.game import GameSpec
+from remuda.games import find_game
+from remuda.herd import assign, parameters
+from remuda.kernels import is_cached
+from remuda.loop import Loop
+from remuda.placement.base import Collectors, Trainers, Update
+from remuda.run import CONFIG, RESULT, Run, to_json
+from remuda.settings import make_plan, spec_of
+from remuda.telemetry.metrics import read_table
+from remuda.telemetry.progress import Progress
+from remuda.telemetry.recorder import Recorder, Row, storage
+from remuda.telemetry.report import draw
+
+Callback = Callable[[list[Row]], bool | None]
+REMEDY = "lower agents, worlds, memory, frames or the network's layers"
+
+
+def train(
+    game: str | None = None,
+    *,
+    out: Path | str | None = None,
+    callback: Callback | None = None,
+    quiet: bool = False,
+    **settings: Any,
+) -> Run:
+    """Train a herd and return its run.
+
+    Settings are those of the plan, the game and the learners in one flat set. `callback` gets the rows
+    of each round, one per agent, and ends the run by returning False.
+    """
+    return start({"game": game, **settings} if game else settings, out, callback, quiet)
+
+
+def start(
+    settings: Mapping[str, Any], out: Path | str | None = None, callback: Callback | None = None, quiet: bool = False
+) -> Run:
+    """`train`, with the settings as a mapping."""
+    plan = make_plan(settings)
+    return _go(_new_folder(out, plan), plan, None, callback, quiet)
+
+
+def resume(
+    path: Path | str,
+    *,
+    checkpoint_name: str | None = None,
+    engine: str | None = None,
+    n_workers: int | None = None,
+    callback: Callback | None = None,
+    quiet: bool = False,
+) -> Run:
+    """Go on with a run as if it had never stopped; `engine` and `n_workers` may change on the way."""
+    run = Run(path)
+    changes = {"engine": engine, "n_workers": n_workers}
+    plan = run.changed({name: value for name, value in changes.items() if value is not None})
+    start_from = run.checkpoint(checkpoint_name)
+    facts = _facts(start_from, plan)
+    if facts.attended == plan.rounds and run.finished:
+        raise RunError(f"{run.path} is finished: all {plan.total_episodes} episodes are trained")
+    return _go(run.path, plan, start_from, callback, quiet)
+
+
+def _new_folder(out: Path | str | None, plan: Plan) -> Path:
+    if out is not None:
+        folder = Path(out)
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise RunError(f"{folder} exists already: choose another --out, or `remuda resume {folder}`")
+        return folder
+    name = plan.game.replace(":", "-").replace(".", "-")
+    number = 1
+    while (Path("runs") / f"{name}-{number:03d}").exists():
+        number += 1
+    return Path("runs") / f"{name}-{number:03d}"
+
+
+def _go(folder: Path, plan: Plan, start_from: Path | None, callback: Callback | None, quiet: bool) -> Run:
+    """Build everything (a bad plan fails before anything is written), train, and sum up."""
+    asked = threading.Event()
+
+    def stop() -> None:
+        if asked.is_set():
+            raise Stopped("stopped")
+
+    spec = spec_of(plan)
+    site = Site(plan, spec, assign(plan, spec), resolve_device(plan.device), stop)
+    with ExitStack() as stack:
+        stack.enter_context(one_thread_each())
+        collectors, trainers = _build(site)
+        facts = _facts(start_from, plan) if start_from else Facts.of_the_start()
+        stack.enter_context(_locked(_make(folder, plan, fresh=start_from is None)))
+        progress = Progress(plan.total_episodes, facts.episodes, folder / "console.log", quiet)
+        stack.enter_context(progress)
+        recorder = Recorder(folder, site, progress, callback, asked.set)
+        loop = Loop(plan, collectors, trainers, recorder, stop, Update(0, trainers.rows()))
+        if start_from:
+            _restore(loop, recorder, start_from, facts)
+        recorder.open(facts.rounds, facts.attended)
+        stack.callback(recorder.close)
+        stack.enter_context(_interruptible(asked, progress))
+        _introduce(progress, loop, recorder)
+        compile_s = _compile(progress, plan)
+        try:
+            loop.run()
+        except Stopped:
+            episodes = plan.episodes_after(loop.rounds)
+            progress.say(f"stopped at {episodes} episodes; go on with: remuda resume {folder}")
+        _sum_up(loop, recorder, compile_s)
+        if plan.pictures and loop.finished:
+            draw(Run(folder), progress)
+    return Run(folder)
+
+
+def _build(site: Site) -> tuple[Collectors, Trainers]:
+    """The engine, unless it needs more memory than there is."""
+    try:
+        collectors, trainers = find_engine(site.plan.engine).build(site)
+    except (MemoryError, RuntimeError, ValueError) as error:
+        if isinstance(error, RuntimeError | ValueError) and not re.search("memory|too big|too large", str(error)):
+            raise
+        raise ConfigError(f"this plan needs more memory than there is ({error}): {REMEDY}") from None
+    needed, free = memory_needed(site.plan, site.spec, trainers), free_memory()
+    if sum(needed) > free:
+        raise ConfigError(
+            f"this plan needs {sum(needed) / 2**30:,.1f} GiB of memory, {free / 2**30:,.1f} GiB are free: {REMEDY}"
+        )
+    return collectors, trainers
+
+
+def memory_needed(plan: Plan, spec: GameSpec, trainers: Trainers) -> tuple[int, int]:
+    """Bytes the learners will hold, and bytes of a round of episodes on its way to them."""
+    held = sum(learner.memory_bytes() for slices in trainers.learners.values() for learner in slices)
+    obs = sum(int(np.prod(g.obs_shape)) * np.dtype(g.obs_dtype).itemsize * g.size for g in spec.groups)
+    return held, obs * (spec.turns + 1) * plan.round_episodes * (1 + plan.lag)
+
+
+def free_memory() -> int:
+    """Bytes this process may still take, by the machine and by its control group."""
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+    try:
+        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+        if limit != "max":
+            free = min(free, int(limit) - int(Path("/sys/fs/cgroup/memory.current").read_text()))
+    except (OSError, ValueError):
+        pass
+    return free
+
+
+class Facts(Options):
+    """What a checkpoint says about itself besides its arrays."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
+
+    game: str
+    players: list[str]
+    agents: int
+    rounds: int = Field(ge=0)
+    attended: int = Field(ge=0)
+    episodes: int = Field(ge=0)
+    version: int = Field(ge=0)
+    published: int = Field(ge=0)
+    agent_steps: int = Field(ge=0)
+    wall_s: float = Field(ge=0)
+    collect: list[float] = Field(min_length=2, max_length=2)
+    learn: list[float] = Field(min_length=2, max_length=2)
+    waited_s: float = Field(ge=0)
+    best: float | None
+    evaluation: dict[str, Any] | None
+
+    @classmethod
+    def of_the_start(cls) -> Facts:
+        """Before anything happened."""
+        return cls(
+            game="", players=[], agents=0, rounds=0, attended=0, episodes=0, version=0, published=0, agent_steps=0,
+            wall_s=0.0, collect=[0.0, 0.0], learn=[0.0, 0.0], waited_s=0.0, best=None, evaluation=None,
+        )  # fmt: skip
+
+
+def _facts(start_from: Path, plan: Plan) -> Facts:
+    """The facts of a checkpoint, if they are possible in this plan."""
+    try:
+        facts = Facts(**checkpoint.read_index(start_from))
+    except ValidationError as error:
+        field = error.errors()[0]["loc"]
+        raise CheckpointError(
+            f"checkpoint {start_from} cannot be resumed: its {field[0]} is missing or wrong"
+        ) from None
+    counts = (facts.attended <= facts.rounds <= plan.rounds, facts.published <= facts.version == facts.rounds)
+    if not all(counts) or facts.episodes != plan.episodes_after(facts.rounds):
+        raise CheckpointError(f"checkpoint {start_from} belongs to another plan: its counters do not fit")
+    return facts
+
+
+def _make(folder: Path, plan: Plan, fresh: bool) -> Path:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if fresh:
+            write_yaml(folder / CONFIG, plan)
+    except OSError as error:
+        raise RunError(f"{folder} cannot be written: {error.strerror}") from None
+    return folder
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[IO[str]]:
+    """Hold the run directory: two processes must not train one run."""
+    with (folder / ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise RunError(f"{folder} is being trained by another process") from None
+        yield file
+
+
+@contextmanager
+def _interruptible(asked: threading.Event, progress: Progress) -> Iterator[None]:
+    """First Ctrl-C or SIGTERM: stop and save. Second: leave at once."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if asked.is_set():
+            os._exit(128 + number)
+        asked.set()
+        progress.shout("stopping: saving the last whole round (again to leave at once, without saving)")
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _restore(loop: Loop, recorder: Recorder, start_from: Path, facts: Facts) -> None:
+    """Put everybody where the checkpoint says they were."""
+    if recorder.identity() != {"game": facts.game, "players": facts.players, "agents": facts.agents}:
+        raise CheckpointError(f"checkpoint {start_from} belongs to another herd: {facts.players} in {facts.game}")
+    try:
+        loop.trainers.restore(facts.version, checkpoint.read(start_from, "learner"))
+        rows = loop.trainers.rows()
+        if facts.published != facts.version:
+            acting = {int(part): array for part, array in checkpoint.read(start_from, "acting").items()}
+            if {part: a.shape for part, a in acting.items()} != {part: a.shape for part, a in rows.items()}:
+                raise CheckpointError("its acting weights have another shape")
+            rows = acting
+    except CheckpointError as error:
+        raise CheckpointError(f"checkpoint {start_from} does not fit: {error}") from None
+    except (KeyError, ValueError, TypeError, IndexError, RuntimeError) as error:
+        raise CheckpointError(f"checkpoint {start_from} does not fit this plan: {error}") from None
+    loop.resume(facts.rounds, facts.attended, Update(facts.published, rows))
+    recorder.steps, recorder.best, recorder.evaluation = facts.agent_steps, facts.best, facts.evaluation
+    recorder.wall_before = facts.wall_s
+    loop.collectors.spent.wall, loop.collectors.spent.cpu = facts.collect
+    recorder.learning.wall, recorder.learning.cpu = facts.learn
+    loop.trainers.waited_s = facts.waited_s
+
+
+def _introduce(progress: Progress, loop: Loop, recorder: Recorder) -> None:
+    """Say who trains, and what it will take, before it is taken."""
+    plan, spec = loop.plan, recorder.spec
+    recorder.load(loop.published.rows)
+    learning = sum(part.agents for part in recorder.parts if part.learns)
+    numbers = parameters([seat.policy for seat in recorder.seats])
+    held, moving = memory_needed(plan, spec, loop.trainers)
+    progress.say(
+        f"{plan.game}: {spec.agents} agents, {learning} learners with a network each "
+        f"({numbers:,} parameters in all), {plan.worlds} worlds, engine {plan.engine}"
+    )
+    progress.say(
+        f"memory: {held / 2**20:,.0f} MiB for replay, weights and optimisers, "
+        f"{moving / 2**20:,.0f} MiB for a round of episodes; run directory {recorder.folder}"
+    )
+    if plan.precision == "bf16" and not _has_bf16():
+        progress.say("warning: this processor has no bf16 instructions; fp32 will be much faster here")
+
+
+def _has_bf16() -> bool:
+    if torch.cuda.is_available():
+        return bool(torch.cuda.is_bf16_supported())
+    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+
+
+def _compile(progress: Progress, plan: Plan) -> float:
+    """Compile the game here, before threads or workers need it; later starts load it from a cache."""
+    began = time.perf_counter()
+    entry = find_game(plan.game)
+    if not is_cached(Path(inspect.getfile(entry.options)).parent):
+        progress.say(f"compiling {plan.game} (only the first time) …")
+    warm_up(entry, plan.options)
+    return time.perf_counter() - began
+
+
+def _sum_up(loop: Loop, recorder: Recorder, compile_s: float) -> None:
+    """Write the result: what was done, how long it took, and the fingerprint of the weights."""
+    recorder.load(loop.trainers.rows())
+    plan, folder = loop.plan, recorder.folder
+    collect, learn = loop.collectors.spent, recorder.learning
+    episodes = plan.episodes_after(loop.rounds)
+    wall = recorder.wall_s - compile_s
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    updates = [0] * recorder.spec.agents
+    for slices in loop.trainers.learners.values():
+        for learner in slices:
+            updates[learner.post.herd_first : learner.post.herd_first + learner.post.agents] = learner.steps.tolist()
+    result = {
+        "run": str(folder),
+        "game": plan.game,
+        "engine": plan.engine,
+        "finished": loop.finished,
+        "episodes": episodes,
+        "agent_steps": recorder.steps,
+        "updates_per_agent": updates,
+        "wall_s": wall,
+        "cpu_s": usage.ru_utime + usage.ru_stime,
+        "compile_s": compile_s,
+        "seconds": {
+            "collect": {"wall": collect.wall, "cpu": collect.cpu},
+            "learn": {"wall": learn.wall, "cpu": learn.cpu},
+            "wait": {"wall": loop.trainers.waited_s, "cpu": 0.0},
+        },
+        "episodes_per_s": episodes / wall,
+        "agent_steps_per_s": recorder.steps / wall,
+        "updates_per_s": sum(updates) / wall,
+        **_returns(folder, recorder.spec.agents),
+        "evaluation": recorder.evaluation,
+        "peak_memory_bytes": usage.ru_maxrss * 1024,
+        "weights_sha256": recorder.fingerprint(),
+    }
+    with storage(folder):
+        (folder / RESULT).write_text(to_json(result, indent=1), encoding="utf-8")
+
+
+def _returns(folder: Path, agents: int) -> Row:
+    """Mean return per agent over the first and the last tenth of the rounds."""
+    returns = read_table(folder / "metrics.csv")["return"].reshape(-1, agents)
+    tenth = max(1, len(returns) // 10)
+    if not len(returns):
+        return {"mean_return": None, "first_mean_return": None}
+    return {
+        "mean_return": returns[-tenth:].mean(axis=0).tolist(),
+        "first_mean_return": returns[:tenth].mean(axis=0).tolist(),
+    }
