@@ -54,7 +54,7 @@ def bare_stacked(agents: int, worlds: int) -> Callable[[], int]:
     def work() -> int:
         for _ in range(TURNS):
             for low, high in ranges:
-                policy.network.preferences(*policy.slice(low, high), x[low:high])
+                policy.network.preferences(policy.slice(low, high), x[low:high])
         return agents * worlds * TURNS
 
     return work
@@ -75,7 +75,7 @@ def bare_single(agents: int) -> Callable[[], int]:
             game.begin()
             game.observe(0, 0, agents, views)
             for agent in range(agents):
-                policy.network.preferences(*policy.slice(agent, agent + 1), x[agent : agent + 1])
+                policy.network.preferences(policy.slice(agent, agent + 1), x[agent : agent + 1])
             game.act(0, 0, agents, actions)
             game.end()
         return agents * TURNS

@@ -28,8 +28,12 @@ from remuda.policy import Policy
 from remuda.rng import Keys, Stream
 
 LEAST_ROWS = 4
-CHUNK_BYTES = 2 << 20
-"""Activations of a chunk of agents that are worked on together; about an L2 cache with room to spare."""
+CHUNK_BYTES = 8 << 20
+"""Activations of the agents that are worked on together: enough to be worth a call, few enough to stay cached.
+
+Measured, agent updates per second at 1, 2, 4, 8, 16 MiB: 16 networks of layer 64: 213, 299, 338, 321, 302;
+8 networks of the default size: 67, 67, 70, 75, 71.
+"""
 
 
 def padded(width: int) -> int:
