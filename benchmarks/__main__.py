@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 
-NAMES = ("worlds", "collecting", "updates", "memory", "cage2", "learning")
+NAMES = ("worlds", "collecting", "updates", "memory", "cage2", "cage2_training", "learning", "cage2_learning")
 
 
 def main() -> None:

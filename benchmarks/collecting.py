@@ -10,12 +10,12 @@ import torch
 
 from benchmarks.harness import Claim, compare, rate
 from remuda.collect import Manner, Player, Seat, Task
-from remuda.engines import cores, one_thread_each
 from remuda.game import make_game
 from remuda.games import find_game
 from remuda.learners.iqn import IQN, IQNOptions, IQNPolicy
 from remuda.learners.stack import chunks, init_keys
 from remuda.placement.inline import InlineCollectors
+from remuda.threads import cores, one_thread_each
 
 TURNS = 100
 SECONDS = 0.6

@@ -87,4 +87,5 @@ def draw(groups: dict[str, list[Run]]) -> None:
 def main() -> None:
     """Both plans, all seeds, and the picture for the README."""
     with tempfile.TemporaryDirectory() as folder:
+        remuda("train", "treasurehunt", "--total-episodes", "32", "--out", f"{folder}/warm-up")  # compiles
         draw({title: learn(title, settings, Path(folder)) for title, settings in PLANS.items()})

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from benchmarks.harness import Claim, compare, rate
 from remuda.check import seats
 from remuda.collect import Manner, Player, Task
-from remuda.engines import one_thread_each
 from remuda.fragment import Fragment
 from remuda.game import make_game
 from remuda.games import find_game
 from remuda.learners.iqn import IQN, IQNOptions
 from remuda.learners.learner import Post
+from remuda.threads import one_thread_each
 
 WORLDS = 8
 

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from remuda import rng
 from remuda.check import seats
 from remuda.collect import Manner, Player, Task
-from remuda.engines import one_thread_each
 from remuda.fragment import Fragment
 from remuda.game import make_game
 from remuda.games import find_game
@@ -22,6 +21,7 @@ from remuda.learners.iqn import IQN
 from remuda.learners.learner import Learner, Post
 from remuda.policy import Sight
 from remuda.rng import Stream
+from remuda.threads import one_thread_each
 
 AGENTS, WORLDS, TURNS, UPDATES = 5, 3, 12, 3
 OTHERS = [0, 1, 3, 4]  # everybody but agent 2

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
@@ -19,6 +16,7 @@ from remuda.herd import Part, make_learners, make_seat
 from remuda.placement.base import Collectors, Trainers
 from remuda.placement.inline import InlineCollectors, InlineTrainers
 from remuda.placement.thread import ThreadTrainers
+from remuda.threads import cores
 
 
 @dataclass(frozen=True)
@@ -75,12 +73,15 @@ def _inline_collectors(site: Site, threads: int, one_by_one: bool = False) -> Co
 
 
 def _trainers(kind: type[Trainers], site: Site, threads: int, one_by_one: bool = False) -> Trainers:
+    """Learners by part: a slice of the herd per thread, or several threads for a learner where agents are few."""
+    agents = sum(part.agents for part in site.parts if part.learns)
+    each = max(1, threads // max(agents, 1))
     learners = {
-        index: make_learners(part, site.plan, site.spec, site.device, part.agents if one_by_one else threads)
+        index: make_learners(part, site.plan, site.spec, site.device, part.agents if one_by_one else threads, each)
         for index, part in enumerate(site.parts)
         if part.learns
     }
-    return kind(site.plan, learners, threads)
+    return kind(site.plan, learners, min(threads, max(agents, 1)))
 
 
 ENGINES = {
@@ -106,35 +107,8 @@ def find_engine(name: str) -> Engine:
     return ENGINES[name]
 
 
-def cores() -> int:
-    """Cores this process may really use: affinity, and the control group's quota."""
-    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        if quota != "max":
-            count = min(count, max(1, int(quota) // int(period)))
-    except (OSError, ValueError):
-        pass
-    return count
-
-
 def resolve_device(name: str) -> str:
     """`auto` is cuda where there is one."""
     if name == "cuda" and not torch.cuda.is_available():
         raise ConfigError("device=cuda: torch sees no CUDA device here; use device=cpu or auto")
     return ("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name
-
-
-@contextmanager
-def one_thread_each() -> Iterator[None]:
-    """Let torch use one thread per caller: the engine's own threads share the cores.
-
-    (Measured elsewhere: two torch threads per process on a busy two-core machine made one update 10 to
-    80 times slower.)
-    """
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from remuda.collect import Manner, Seat, Task
 from remuda.config import Plan
-from remuda.engines import cores, one_thread_each
 from remuda.fragment import Fragment, Purpose
 from remuda.game import GameSpec, make_game
 from remuda.games import find_game
 from remuda.placement.inline import InlineCollectors
 from remuda.telemetry.recorder import standard_error
+from remuda.threads import cores, one_thread_each
 
 INTERVAL = 1.96  # standard errors, for 95 %
 TOGETHER = 64  # episodes played at once

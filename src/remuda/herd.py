@@ -98,7 +98,7 @@ def make_seat(part: Part, plan: Plan, spec: GameSpec, device: str) -> Seat:
     return Seat(part.group, part.first, part.last, policy)
 
 
-def make_learners(part: Part, plan: Plan, spec: GameSpec, device: str, slices: int) -> list[Learner]:
+def make_learners(part: Part, plan: Plan, spec: GameSpec, device: str, slices: int, threads: int = 1) -> list[Learner]:
     """The part's learners, its agents split into balanced slices."""
     options = learner_options(plan, part.player)
     return [
@@ -115,6 +115,7 @@ def make_learners(part: Part, plan: Plan, spec: GameSpec, device: str, slices: i
                 total_updates=plan.updates_due(plan.total_episodes),
                 precision=plan.precision,
                 device=device,
+                threads=threads,
             ),
             options,
         )

@@ -23,7 +23,7 @@ from pydantic import ConfigDict, Field, ValidationError
 from remuda import checkpoint
 from remuda.check import warm_up
 from remuda.config import Options, Plan, write_yaml
-from remuda.engines import Site, find_engine, one_thread_each, resolve_device
+from remuda.engines import Site, find_engine, resolve_device
 from remuda.errors import CheckpointError, ConfigError, RunError, Stopped
 from remuda.game import GameSpec
 from remuda.games import find_game
@@ -37,6 +37,7 @@ from remuda.telemetry.metrics import read_table
 from remuda.telemetry.progress import Progress
 from remuda.telemetry.recorder import Recorder, Row, storage
 from remuda.telemetry.report import draw
+from remuda.threads import one_thread_each
 
 Callback = Callable[[list[Row]], bool | None]
 REMEDY = "lower agents, worlds, memory, frames or the network's layers"

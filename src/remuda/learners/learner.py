@@ -36,6 +36,7 @@ class Post:
     total_updates: int
     precision: str = "fp32"
     device: str = "cpu"
+    threads: int = 1  # it may use at once
 
     @property
     def agents(self) -> int:

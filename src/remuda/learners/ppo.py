@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby, pairwise
 from typing import Any, Literal, NamedTuple
 
@@ -38,8 +39,10 @@ from remuda.learners.stack import (
 )
 from remuda.policy import Choice, Policy, Sight, explore
 from remuda.rng import Stream, uniform
+from remuda.threads import thread_pool
 
 LOG_PROB, VALUE = "log_prob", "value"
+SHARDS, SHARD_ROWS = 4, 256  # a minibatch is learned in up to so many pieces of at least so many rows
 STATISTICS = 2  # columns after the weights in a row: centre and spread of the returns
 
 
@@ -178,6 +181,11 @@ class Experience(NamedTuple):
         picked: list[Any] = [array[agents, rows] for array in self]
         return Experience(*picked)
 
+    def cut(self, first: int, last: int) -> Experience:
+        """Rows first … last-1 of every agent, as views."""
+        views: list[Any] = [array[:, first:last] for array in self]
+        return Experience(*views)
+
 
 def _lived(fragment: Fragment, array: NDArray[Any], agent: int) -> NDArray[Any]:
     """The entries (turns, worlds, agents, …) of one agent's own turns, world after world."""
@@ -206,6 +214,7 @@ class PPO(Learner):
         self._entropy = schedule("entropy", options.entropy, post.numbers)
         self._gamma = schedule("gamma", options.gamma, post.numbers, high=1.0).start
         self._fragments: list[Fragment] = []
+        self._pool: ThreadPoolExecutor | None = None
 
     @classmethod
     def options_type(cls) -> type[Options]:
@@ -330,27 +339,58 @@ class PPO(Learner):
 
     def _learn(self, own: Experience, low: int, high: int) -> dict[str, NDArray[np.float64]]:
         """All passes over the round for agents low … high-1; returns means over the gradient steps."""
-        numbers = self.post.numbers[low:high]
         rate = self._rate.at(self.updates, self.post.total_updates)[low:high]
         sums = {name: np.zeros(high - low) for name in self.metrics}
-        rows = own.actions.shape[1]
         for epoch in range(self.options.epochs):
-            keys = rng.keys(rng.keys(rng.key(self.post.seed, Stream.SAMPLE), numbers), self.passes + epoch)
-            order = rng.uniforms(keys, rows).argsort(axis=1, kind="stable")
-            for a, b in shares(rows, self.options.minibatches):
-                leaf = self.weights[low:high].detach().requires_grad_()
-                picked = own.pick(order[:, a:b])
-                loss, parts = self._loss(leaf, picked, low)
-                (grad,) = torch.autograd.grad(loss.sum(), leaf)
-                with torch.no_grad():
-                    parts["grad_norm"] = self.adam.step(low, high, grad, rate, self.options.grad_clip)
+            for batch in self._minibatches(own, low, high, epoch):
+                grad, parts = self._gradient(batch, low, high)
+                parts["grad_norm"] = self.adam.step(low, high, grad, rate, self.options.grad_clip)
                 for name, value in parts.items():
-                    sums[name] += value.detach().cpu().numpy()
+                    sums[name] += value.cpu().numpy()
         steps = self.options.epochs * self.options.minibatches
         return {name: values / steps for name, values in sums.items()}
 
+    def _minibatches(self, own: Experience, low: int, high: int, epoch: int) -> Iterator[Experience]:
+        """The round in another order in each pass, with advantages as the loss wants them."""
+        rows, parts = own.actions.shape[1], self.options.minibatches
+        keys = rng.keys(
+            rng.keys(rng.key(self.post.seed, Stream.SAMPLE), self.post.numbers[low:high]), self.passes + epoch
+        )
+        order = rng.uniforms(keys, rows).argsort(axis=1, kind="stable") if parts > 1 else None
+        for a, b in shares(rows, parts):
+            batch = own if order is None else own.pick(order[:, a:b])
+            if self.options.normalise_advantages:
+                centred = batch.advantages - batch.advantages.mean(axis=1, keepdims=True)
+                spread = np.sqrt(np.square(centred).mean(axis=1, keepdims=True))
+                batch = batch._replace(advantages=centred / (spread + np.float32(1e-8)))
+            yield batch
+
+    def _gradient(self, batch: Experience, low: int, high: int) -> tuple[Tensor, dict[str, Tensor]]:
+        """Gradient of the loss and its parts, both averaged over the minibatch, summed up shard by shard.
+
+        How a minibatch is cut depends on its size alone, never on the threads that share the work.
+        """
+        count = batch.actions.shape[1]
+        cuts = shares(count, max(1, min(SHARDS, count // SHARD_ROWS)))
+
+        def work(cut: tuple[int, int]) -> tuple[Tensor, dict[str, Tensor]]:
+            share = (cut[1] - cut[0]) / count
+            leaf = self.weights[low:high].detach().requires_grad_()
+            loss, parts = self._loss(leaf, batch.cut(*cut), low)
+            (grad,) = torch.autograd.grad(share * loss.sum(), leaf)
+            return grad, {name: share * part.detach() for name, part in parts.items()}
+
+        if self._pool is None and self.post.threads > 1 and len(cuts) > 1:
+            self._pool = thread_pool(self.post.threads, "learn")
+        shards = list(map(work, cuts) if self._pool is None else self._pool.map(work, cuts))
+        grad, parts = shards[0]
+        for other_grad, other_parts in shards[1:]:
+            grad += other_grad
+            parts = {name: part + other_parts[name] for name, part in parts.items()}
+        return grad, parts
+
     def _loss(self, leaf: Tensor, batch: Experience, low: int) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss of each agent on a minibatch, (agents,), and its parts."""
+        """The loss of each agent on some rows, (agents,), and its parts."""
         options, network, device = self.options, self.network, leaf.device
         agents = slice(low, low + len(leaf))
         actions, old, advantages, returns, mask = (torch.from_numpy(array).to(device) for array in batch[1:])
@@ -359,9 +399,6 @@ class PPO(Learner):
         x = self._input(batch.windows)
         log_probs = network.log_probs(arrays, x, mask if mask.shape[2] else None)[:, :count]
         chosen = log_probs.gather(2, actions.unsqueeze(2)).squeeze(2)
-        if options.normalise_advantages:
-            spread, mean = torch.std_mean(advantages, dim=1, keepdim=True, correction=0)
-            advantages = (advantages - mean) / (spread + 1e-8)
         ratio = (chosen - old).exp()
         clipped = ratio.clamp(1.0 - options.clip, 1.0 + options.clip)
         policy_loss = -torch.minimum(ratio * advantages, clipped * advantages).mean(dim=1)

@@ -5,18 +5,17 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from remuda.collect import Task
 from remuda.config import Plan
 from remuda.fragment import Fragment
 from remuda.learners.learner import Learner
+from remuda.threads import thread_pool
 
 Rows = dict[int, NDArray[np.float32]]
 """What acting depends on: for each part of the herd that learns, one row per agent."""
@@ -43,15 +42,6 @@ class Update:
     rows: Rows
     metrics: dict[int, dict[str, NDArray[np.float64]]] = field(default_factory=dict)
     spent: Spent = field(default_factory=Spent)
-
-
-def thread_pool(threads: int, name: str) -> ThreadPoolExecutor:
-    """Threads in which torch itself uses no more threads.
-
-    `torch.set_num_threads` elsewhere reaches a new thread only after its first products, which then have
-    other bits and take another core.
-    """
-    return ThreadPoolExecutor(threads, name, initializer=torch.set_num_threads, initargs=(1,))
 
 
 class Collectors(ABC):

@@ -12,7 +12,8 @@ from remuda.collect import Manner, Player, Seat, Task, room, shares
 from remuda.errors import OrderError
 from remuda.fragment import Fragment, cut
 from remuda.game import Game, GameSpec
-from remuda.placement.base import Collectors, Rows, Spent, Trainers, Update, thread_pool
+from remuda.placement.base import Collectors, Rows, Spent, Trainers, Update
+from remuda.threads import thread_pool
 
 MAX_PLAYERS = 64
 """Players kept for reuse; each holds the arrays of its worlds."""

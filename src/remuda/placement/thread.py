@@ -9,7 +9,8 @@ from concurrent.futures import Future, wait
 from typing import Any
 
 from remuda.fragment import Fragment
-from remuda.placement.base import Trainers, Update, thread_pool
+from remuda.placement.base import Trainers, Update
+from remuda.threads import thread_pool
 
 LIMIT_S = 3600.0
 """Longest wait for a round to be learned; a thread that takes longer is taken for hung."""

@@ -1,0 +1,78 @@
+"""CAGE 2 with a policy: collecting on either engine, and the whole training of the preset `workflow_rl`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.harness import Claim, compare, machine, rate
+from remuda.collect import Manner, Player, Seat, Task
+from remuda.game import make_game
+from remuda.games import find_game
+from remuda.learners.ppo import PPO, PPOOptions
+from remuda.learners.stack import init_keys
+from remuda.threads import cores, one_thread_each
+
+STEPS = 100
+EPISODES = 100_000
+
+
+def collecting(worlds: int, one_by_one: bool) -> Callable[[], float]:
+    """Steps per second of processor time, with the networks of the preset."""
+    game = make_game(find_game("cage2"), {"steps": STEPS}, range(worlds))
+    policy = PPO.make_policy(game.spec.groups[0], 1, PPOOptions(), "fp32", "cpu")
+    rows = policy.rows.copy()
+    rows[:, : policy.layout.size] = policy.layout.initial(init_keys(0, np.arange(1)))
+    policy.load(rows, 0)
+    player = Player(game, [Seat(0, 0, 1, policy)], Manner(0, worlds, one_by_one=one_by_one))
+
+    def work() -> int:
+        player.start(Task(tuple(range(worlds))))
+        player.play(player.room())
+        return worlds * STEPS
+
+    return lambda: rate(work, 0.5)
+
+
+def train(episodes: int) -> dict[str, object]:
+    """Train the preset in a process of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = str(Path(folder) / "run")
+        settings = ("preset=workflow_rl", "pictures=false", f"checkpoint_every={episodes}", "evaluate_episodes=100")
+        command = [sys.executable, "-m", "remuda", "train", *settings, "--total-episodes", str(episodes)]
+        done = subprocess.run(
+            [*command, "--out", out, "--json"],
+            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True,
+        )  # fmt: skip
+    result: dict[str, object] = json.loads(done.stdout)
+    return result
+
+
+def main() -> None:
+    """Print the tables."""
+    with one_thread_each():
+        compare(
+            "CAGE 2, collecting with the policy, one core, steps per second of processor time",
+            {
+                "vectorized, 1,000 worlds": collecting(1000, one_by_one=False),
+                "vectorized, 100 worlds": collecting(100, one_by_one=False),
+                "sequential": collecting(1, one_by_one=True),
+            },
+            [Claim("vectorized over sequential", "vectorized, 1,000 worlds", "sequential", 25)],
+            "steps/s",
+            repeats=5,
+        )
+    result = train(EPISODES)
+    seconds = {side: own["cpu"] for side, own in result["seconds"].items()}
+    ideal = sum(seconds.values()) / cores()
+    print(f"\nCAGE 2, preset workflow_rl, {EPISODES:,} episodes on {cores()} cores\n  {machine()}")
+    print(f"  wall {result['wall_s']:.0f} s, {result['episodes_per_s']:.0f} episodes/s (wanted under 300 s)")
+    print("  processor seconds: " + ", ".join(f"{side} {cpu:.0f}" for side, cpu in seconds.items()))
+    print(f"  of what the cores allow: {ideal / result['wall_s']:.2f} (wanted at least 0.8)")
+    print(f"  mean return of the last tenth {result['mean_return'][0]:.1f}")
