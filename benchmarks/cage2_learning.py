@@ -8,22 +8,19 @@ an hour of processor time.
 
 from __future__ import annotations
 
-import json
 import statistics
-import subprocess
-import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from benchmarks.harness import machine
+from benchmarks.harness import machine, remuda
 from remuda.threads import cores
 
 SEEDS = 3
 TESTED = 1000
 SETTINGS = (
     "learner=ppo", "worlds=100", "total_episodes=40000", "layers=[128,128]", "frames=4", "gamma=0.99",
-    "lr=0.001:0.00005", "entropy=0.01:0.001", "epochs=4", "minibatches=8", "n_workers=1",
+    "lr=0.001:0.00005", "entropy=0.01:0.001", "passes=4", "minibatches=8", "n_workers=1",
     "pictures=false", "checkpoint_every=1000000", "evaluate_episodes=100",
 )  # fmt: skip
 GAMES = {
@@ -33,14 +30,6 @@ GAMES = {
     "head, meander": ("red=meander", "rules=head"),
     "head, mixed": ("red=mixed", "rules=head"),
 }
-
-
-def remuda(*words: str) -> dict[str, object]:
-    """Run a command of ours and return its JSON object."""
-    command = [sys.executable, "-m", "remuda", *words, "--json"]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True)
-    result: dict[str, object] = json.loads(done.stdout)
-    return result
 
 
 def learn(title: str, seed: int, folder: Path) -> tuple[str, float, float, float]:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from benchmarks.harness import Claim, compare, machine, rate
+from benchmarks.harness import Claim, compare, machine, rate, remuda
 from remuda.collect import Manner, Player, Seat, Task
 from remuda.game import make_game
 from remuda.games import find_game
@@ -40,18 +37,11 @@ def collecting(worlds: int, one_by_one: bool) -> Callable[[], float]:
     return lambda: rate(work, 0.5)
 
 
-def train(episodes: int) -> dict[str, object]:
+def train(episodes: int) -> dict[str, Any]:
     """Train the preset in a process of its own."""
+    settings = ("preset=workflow_rl", "pictures=false", f"checkpoint_every={episodes}", "evaluate_episodes=100")
     with tempfile.TemporaryDirectory() as folder:
-        out = str(Path(folder) / "run")
-        settings = ("preset=workflow_rl", "pictures=false", f"checkpoint_every={episodes}", "evaluate_episodes=100")
-        command = [sys.executable, "-m", "remuda", "train", *settings, "--total-episodes", str(episodes)]
-        done = subprocess.run(
-            [*command, "--out", out, "--json"],
-            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True,
-        )  # fmt: skip
-    result: dict[str, object] = json.loads(done.stdout)
-    return result
+        return remuda("train", *settings, "--total-episodes", str(episodes), "--out", f"{folder}/run")
 
 
 def main() -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numba
 import numpy as np
@@ -64,3 +68,11 @@ def compare(
         wanted = "" if claim.least is None else f", wanted at least {claim.least}"
         print(f"  {claim.text}: {statistics.median(each):.2f}  ({min(each):.2f} to {max(each):.2f}{wanted})")
     return ratios
+
+
+def remuda(*words: str) -> dict[str, Any]:
+    """Run a command of ours and return its JSON object."""
+    command = [sys.executable, "-m", "remuda", *words, "--json"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True)
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result

@@ -7,32 +7,21 @@ forager 247 at ε 0.37 and 385 greedy.
 
 from __future__ import annotations
 
-import json
 import statistics
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 import numpy as np
 
-from benchmarks.harness import machine
+from benchmarks.harness import machine, remuda
 from remuda.run import Run
 from remuda.telemetry.metrics import by_agent
 
 SEEDS = 5
 EPISODES = 500
-MINUTE = ("--worlds", "10", "--total-episodes", "1000", "gamma=0.9", "n_step=1")
+MINUTE = ("--worlds", "10", "--total-episodes", "1000", "--n-workers", "1")
 PLANS = {"a minute": MINUTE, "default settings": ()}
 PICTURE = Path(__file__).parent.parent / "docs" / "learning.png"
-
-
-def remuda(*words: str) -> dict[str, object]:
-    """Run a command of ours and return its JSON object."""
-    command = [sys.executable, "-m", "remuda", *words, "--json"]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True)
-    result: dict[str, object] = json.loads(done.stdout)
-    return result
 
 
 def learn(title: str, settings: tuple[str, ...], folder: Path) -> list[Run]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from remuda import rng
 from remuda.collect import Manner, Player, Seat, Task
-from remuda.errors import GameError, RemudaError
+from remuda.errors import RemudaError
 from remuda.fragment import Fragment
 from remuda.game import Game, GameEntry, make_game
 from remuda.games import find_game
@@ -119,11 +119,9 @@ def _check_rewards(entry: GameEntry, options: Mapping[str, Any]) -> str | None:
 
 def _same(a: list[Fragment], b: list[Fragment]) -> bool:
     return all(
-        np.array_equal(x.obs, y.obs)
-        and np.array_equal(x.rewards, y.rewards, equal_nan=True)
-        and np.array_equal(x.alive, y.alive)
-        and np.array_equal(x.metrics, y.metrics)
+        np.array_equal(getattr(x, name), getattr(y, name), equal_nan=name in ("rewards", "metrics"))
         for x, y in zip(a, b, strict=True)
+        for name in ("obs", *PER_TURN, "metrics")
     )
 
 
@@ -202,10 +200,3 @@ CHECKS: tuple[tuple[str, str, Test], ...] = (
     ("episodes end, and say how", "values are bootstrapped from the wrong place", _check_over),
     ("somebody who must act may act", "the agent has no move", _check_mask),
 )
-
-
-def require(game: str | GameEntry, **options: Any) -> None:
-    """Raise GameError for the first promise that is broken."""
-    for finding in check(game, **options):
-        if not finding.good:
-            raise GameError(f"{finding.promise}: {finding.problem}; for training this means: {finding.meaning}")

@@ -67,7 +67,7 @@ def _aside(path: Path) -> Path:
 
 
 def recover(folder: Path) -> None:
-    """Put back checkpoints that were set aside by a writer that did not live to replace them."""
+    """Put back checkpoints that were set aside by a writer that did not live to replace them; writers only."""
     for old in folder.glob(".*.old"):
         path = folder / old.name.removeprefix(".").removesuffix(".old")
         if path.exists():
@@ -92,10 +92,8 @@ def storage_reason(error: Exception) -> str:
 
 def read_index(path: Path) -> dict[str, Any]:
     """The facts of a checkpoint, after their checksum was compared."""
-    if not path.exists():
-        recover(path.parent)
     try:
-        index = json.loads((path / INDEX).read_text(encoding="utf-8"))
+        index = json.loads((where(path) / INDEX).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise CheckpointError(f"{path} is not a checkpoint: it has no {INDEX}") from None
     except (OSError, ValueError, RecursionError):
@@ -110,7 +108,7 @@ def read_index(path: Path) -> dict[str, Any]:
 
 def read(path: Path, name: str) -> dict[str, NDArray[Any]]:
     """The arrays of one file, after its checksum was compared."""
-    file = path / f"{name}.safetensors"
+    file = where(path) / f"{name}.safetensors"
     expected = read_index(path)["files"].get(file.name)
     try:
         if expected is None or _sum(file) != expected:
@@ -121,14 +119,22 @@ def read(path: Path, name: str) -> dict[str, NDArray[Any]]:
     return arrays
 
 
-def intact(path: Path) -> bool:
-    """Whether a checkpoint has weights and every file of it is as it was written."""
+def intact(path: Path, only: str | None = None) -> bool:
+    """Whether a checkpoint has weights and its files, or one of them, are as they were written."""
     try:
         files = read_index(path)["files"]
-        whole = all(_sum(path / Path(name).name) == expected for name, expected in files.items())
-        return whole and "policy.safetensors" in files
+        wanted = [name for name in files if only is None or name == f"{only}.safetensors"]
+        return "policy.safetensors" in files and all(
+            _sum(where(path) / Path(name).name) == files[name] for name in wanted
+        )
     except (CheckpointError, OSError):
         return False
+
+
+def where(path: Path) -> Path:
+    """Where a checkpoint is now: a writer may have set it aside to replace it, or died while doing so."""
+    aside = _aside(path)
+    return aside if not path.exists() and aside.exists() else path
 
 
 def _sum(path: Path) -> str:

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 import remuda
 from remuda.config import Options, Plan, read_assignments, read_yaml
 from remuda.engines import ENGINES
 from remuda.errors import ConfigError, RemudaError, StorageError, UsageError
+from remuda.evaluate import evaluate as score
 from remuda.games import SHIPPED, find_game
+from remuda.games.cage2.verify import verify as replay
 from remuda.herd import LEARNERS, PLAYERS, assign, make_seat
 from remuda.run import CONFIG, Run, to_json
-from remuda.settings import make_plan, spec_of
+from remuda.settings import PRESETS, make_plan, spec_of
+from remuda.telemetry.report import make_film, play, seats_of
 from remuda.training import start
 
 app = typer.Typer(
@@ -63,12 +69,13 @@ def train(
     """
     flags = {
         "game": game, "agents": agents, "worlds": worlds, "epochs": epochs, "total_episodes": total_episodes,
-        "seed": seed, "learner": learner, "engine": engine, "n_workers": n_workers, "deterministic": deterministic,
+        "seed": seed, "out": out, "learner": learner, "engine": engine, "n_workers": n_workers,
+        "deterministic": deterministic,
     }  # fmt: skip
     if game and "=" in game:  # a setting, not a game: the file or another word names that
         flags["game"], words = None, [game, *(words or [])]
     settings = {**(read_yaml(config) if config else {}), **_given(flags), **_words(words)}
-    _conclude(start(settings, settings.pop("out", out)), as_json)
+    _conclude(start(settings, settings.pop("out", None)), as_json)
 
 
 @app.command()
@@ -99,12 +106,10 @@ def evaluate(
 
     `remuda evaluate treasurehunt 'learners={0: frozen:runs/a/0, 1: frozen:runs/b/1}'`
     """
-    from remuda.evaluate import evaluate as score
-
     if (Path(target) / CONFIG).is_file():
         run = Run(target)
         plan = run.changed(_placement(_words(words)))
-        spec, seats = run.spec, _seats(run, checkpoint)
+        spec, seats = run.spec, seats_of(run, checkpoint)
     else:
         plan = make_plan({"game": target, **_words(words)})
         spec = spec_of(plan)
@@ -135,15 +140,8 @@ def watch(
     delay: Annotated[float, typer.Option(help="seconds between turns in the terminal", min=0.0)] = 0.1,
 ) -> None:
     """Watch a trained herd play, as a GIF or in the terminal."""
-    import time
-
-    from rich.live import Live
-    from rich.text import Text
-
-    from remuda.telemetry.report import make_film, play
-
     opened = Run(run)
-    games = play(opened, _seats(opened, checkpoint), episode)
+    games = play(opened, seats_of(opened, checkpoint), episode)
     if not terminal:
         target = gif or opened.path / "watch.gif"
         make_film(target, games)
@@ -176,8 +174,6 @@ def verify(
     folder: Annotated[Path, typer.Argument(help="where the traces (.npz) are, at any depth")],
 ) -> None:
     """Replay recorded games of the original through our rules; exit code 1 if anything differs."""
-    from remuda.games.cage2.verify import verify as replay
-
     if game != "cage2":
         raise remuda.errors.UnknownName("game with recorded truth", game, ["cage2"])
     report = replay(folder)
@@ -222,14 +218,21 @@ def learners(name: Annotated[str | None, typer.Argument(help="show this learner'
         table.add_row(key, (learner.__doc__ or "").splitlines()[0])
     for key, player in PLAYERS.items():
         table.add_row(key, (player.__doc__ or "").splitlines()[0])
+    for game in SHIPPED:
+        for key, scripted in find_game(game).players.items():
+            table.add_row(key, f"{(getattr(scripted, '__doc__', None) or '').splitlines()[0]} ({game} only)")
     table.add_row("frozen:RUN/agent", "A trained agent of another run; it does not learn.")
     Console().print(table)
 
 
 @app.command()
 def settings() -> None:
-    """List the settings of a plan; games and learners have more."""
+    """List the settings of a plan, and the presets; games and learners have more."""
     _options_table(Plan)
+    table = Table("preset", "what it sets")
+    for name, preset in PRESETS.items():
+        table.add_row(name, " ".join(f"{key}={value}" for key, value in preset.items()))
+    Console().print(table)
 
 
 def _options_table(options: type[Options]) -> None:
@@ -266,12 +269,6 @@ def _placement(words: dict[str, Any]) -> dict[str, Any]:
     return words
 
 
-def _seats(run: Run, checkpoint: str | None) -> Any:
-    from remuda.telemetry.report import seats_of
-
-    return seats_of(run, checkpoint)
-
-
 def _pm(width: float | None) -> str:
     return "" if width is None or width != width else f"± {width:.2f}"
 
@@ -287,8 +284,9 @@ def _conclude(run: Run, as_json: bool) -> None:
     if first is not None:
         console.print(f"total return: {sum(first):.1f} in the first tenth, {sum(last):.1f} in the last")
     console.print(f"weights {result['weights_sha256'][:16]}…, {result['agent_steps_per_s']:,.0f} agent-steps/s")
+    pictures = [name for name in ("curve.png", "herd.gif") if (run.path / name).exists()]
     console.print(
-        f"look at {run.path}/curve.png and herd.gif, or `remuda watch {run.path} --terminal`, "
+        f"look at {run.path} ({', '.join([*pictures, 'metrics.csv'])}), or `remuda watch {run.path} --terminal`, "
         f"or `tensorboard --logdir {run.path}`"
     )
 

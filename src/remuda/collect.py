@@ -8,15 +8,21 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from remuda import rng
+from remuda.errors import GameError, RemudaError
 from remuda.fragment import Fragment, Origin, Purpose, blank, cut
 from remuda.game import Game, GameSpec
 from remuda.kernels import kernel
 from remuda.policy import Choice, Policy, Sight
 from remuda.rng import Keys, Stream
 
-STREAMS = {Purpose.TRAIN: Stream.TRAIN, Purpose.EVALUATE: Stream.EVALUATE}
+STREAMS = {
+    Purpose.TRAIN: Stream.TRAIN,
+    Purpose.EVALUATE: Stream.EVALUATE,
+    Purpose.TEST: Stream.TEST,
+}
 
 
 @dataclass(frozen=True)
@@ -54,7 +60,7 @@ def shares(count: int, parts: int) -> list[tuple[int, int]]:
     return list(pairwise(count * i // parts for i in range(parts + 1)))
 
 
-def frames(spec: GameSpec, seats: Sequence[Seat], group: int) -> int:
+def frames(seats: Sequence[Seat], group: int) -> int:
     """The most frames any policy of a group looks at."""
     return max([seat.policy.frames for seat in seats if seat.group == group], default=1)
 
@@ -73,7 +79,7 @@ def room(
     for g, group in enumerate(spec.groups):
         origin = Origin(g, episodes % manner.worlds, episodes, first_turn, task.purpose)
         names = sorted({name for seat in seats if seat.group == g for name in seat.policy.extras})
-        before = frames(spec, seats, g) - 1
+        before = frames(seats, g) - 1
         fragments.append(blank(origin, group, turns or spec.turns, before, tuple(names)))
     return fragments
 
@@ -101,7 +107,7 @@ class Player:
             for g, group in enumerate(spec.groups)
         ]  # per group (worlds, agents)
         self._ages = [np.zeros((self.game.worlds, group.size), np.int64) for group in spec.groups]
-        self._tails: list[Fragment | None] = [None] * len(spec.groups)
+        self._tails: list[NDArray[Any] | None] = [None] * len(spec.groups)  # last frames of a slice
         self._turn = 0
         self._begun = False
 
@@ -120,7 +126,7 @@ class Player:
         turn = 0
         while turn < out[0].turns and not self.game.over.all():
             stop()
-            self._play_turn(out, turn)
+            self._play_guarded(out, turn)
             turn += 1
             self._turn += 1
         if turn and not self.game.over.all():
@@ -133,15 +139,28 @@ class Player:
             self._observe(g, fragment, turn, 0, self.game.spec.groups[g].size)
             fragment.metrics[:] = self.game.signals[g].metrics
             fragments.append(cut(fragment, slice(None), turn))
-            self._tails[g] = fragments[g]
+            self._tails[g] = None if self.game.over.all() else fragments[g].obs[-1 - fragment.before : -1].copy()
         return fragments
 
     def _carry_over(self, g: int, fragment: Fragment) -> None:
         """Put the last frames of the previous slice before the first turn of this one."""
         tail = self._tails[g]
-        if tail is not None and fragment.before:
-            have = min(fragment.before, len(tail.obs) - 1)
-            fragment.obs[fragment.before - have : fragment.before] = tail.obs[-1 - have : -1]
+        if tail is not None and len(tail):
+            fragment.obs[fragment.before - len(tail) : fragment.before] = tail
+
+    def _play_guarded(self, out: Sequence[Fragment], turn: int) -> None:
+        """A turn; whatever the game raises is told with where it happened."""
+        try:
+            self._play_turn(out, turn)
+        except RemudaError:
+            raise
+        except Exception as error:
+            assert self.task is not None
+            raise GameError(
+                f"{self.game.spec.name} raised {type(error).__name__} in turn {self._turn} of {self.task.purpose} "
+                f"episodes {self.task.episodes[0]} to {self.task.episodes[-1]}, seed {self.manner.seed}: {error}; "
+                f"engine=sequential plays them one by one"
+            ) from error
 
     def _play_turn(self, out: Sequence[Fragment], turn: int) -> None:
         game, groups = self.game, self.game.spec.groups

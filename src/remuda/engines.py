@@ -107,6 +107,12 @@ def find_engine(name: str) -> Engine:
     return ENGINES[name]
 
 
+def check_engine(plan: Plan) -> None:
+    """Raise where the plan asks of its engine what it cannot promise."""
+    if plan.deterministic and not find_engine(plan.engine).deterministic:
+        raise ConfigError(f"engine={plan.engine} cannot promise deterministic=true: choose another, or drop it")
+
+
 def resolve_device(name: str) -> str:
     """`auto` is cuda where there is one."""
     if name == "cuda" and not torch.cuda.is_available():

@@ -49,7 +49,7 @@ def _half_width(values: NDArray[np.float64]) -> Any:
 
 
 def evaluate(plan: Plan, spec: GameSpec, seats: Sequence[Seat], episodes: int, exploration: float = 0.0) -> Scores:
-    """Play evaluation episodes 0 … episodes-1 of the plan's seed with these players."""
+    """Play test episodes 0 … episodes-1 of the plan's seed with these players."""
     entry = find_game(plan.game)
     collectors = InlineCollectors(
         make_game=lambda numbers: make_game(entry, plan.options, numbers),
@@ -58,25 +58,26 @@ def evaluate(plan: Plan, spec: GameSpec, seats: Sequence[Seat], episodes: int, e
         threads=plan.n_workers or cores(),
         stop=lambda: None,
     )
-    results: list[Sequence[Fragment]] = []
+    parts: list[Scores] = []
     with one_thread_each():
         collectors.start()
         try:
             for first in range(0, episodes, TOGETHER):
                 numbers = tuple(range(first, min(first + TOGETHER, episodes)))
-                collectors.send(Task(numbers, Purpose.EVALUATE, exploration))
-                results.append(collectors.recv(timeout_s=math.inf))
+                collectors.send(Task(numbers, Purpose.TEST, exploration))
+                parts.append(_scores(spec, collectors.recv(timeout_s=math.inf)))
         finally:
             collectors.close()
-    return _scores(spec, results)
+    metrics = {name: np.concatenate([part.metrics[name] for part in parts]) for name in parts[0].metrics}
+    return Scores(np.concatenate([part.returns for part in parts]), metrics)
 
 
-def _scores(spec: GameSpec, results: list[Sequence[Fragment]]) -> Scores:
-    returns = np.concatenate([np.concatenate([f.returns for f in fragments], axis=1) for fragments in results])
+def _scores(spec: GameSpec, fragments: Sequence[Fragment]) -> Scores:
+    returns = np.concatenate([fragment.returns for fragment in fragments], axis=1)
     metrics: dict[str, NDArray[np.float64]] = {}
     for g, group in enumerate(spec.groups):
         agents = slice(spec.first_agent(g), spec.first_agent(g) + group.size)
         for i, name in enumerate(group.metrics):
             column = metrics.setdefault(name, np.full(returns.shape, np.nan))
-            column[:, agents] = np.concatenate([fragments[g].metrics[:, :, i] for fragments in results])
+            column[:, agents] = fragments[g].metrics[:, :, i]
     return Scores(returns, metrics)

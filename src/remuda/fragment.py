@@ -16,7 +16,8 @@ class Purpose(StrEnum):
     """Why an episode is played."""
 
     TRAIN = "train"
-    EVALUATE = "evaluate"
+    EVALUATE = "evaluate"  # during training, to choose the best weights
+    TEST = "test"  # afterwards, on episodes that chose nothing
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,26 @@ def blank(origin: Origin, group: Group, turns: int, before: int, extras: tuple[s
         metrics=np.zeros((worlds, group.size, len(group.metrics)), np.float32),
         mask=np.ones((turns + 1, worlds, group.size, group.actions), np.bool_) if group.masked else None,
         extras={name: np.zeros(per_turn, np.float32) for name in extras},
+    )
+
+
+def of_agents(fragment: Fragment, first: int, last: int) -> Fragment:
+    """The part of a fragment that concerns agents first … last-1 of its group, as views."""
+    agents = slice(first, last)
+    return Fragment(
+        origin=fragment.origin,
+        before=fragment.before,
+        obs=fragment.obs[:, :, agents],
+        actions=fragment.actions[:, :, agents],
+        rewards=fragment.rewards[:, :, agents],
+        terminated=fragment.terminated[:, :, agents],
+        truncated=fragment.truncated[:, :, agents],
+        alive=fragment.alive[:, :, agents],
+        ages=fragment.ages[:, :, agents],
+        versions=fragment.versions[:, agents],
+        metrics=fragment.metrics[:, agents],
+        mask=None if fragment.mask is None else fragment.mask[:, :, agents],
+        extras={name: extra[:, :, agents] for name, extra in fragment.extras.items()},
     )
 
 

@@ -150,6 +150,12 @@ class Game(ABC):
         self.end()
 
 
+def deal(value: Any, worlds: Sequence[int]) -> list[Any]:
+    """An option's value in each world: world w takes entry w of a list, starting over at its end."""
+    values = value if isinstance(value, list) else [value]
+    return [values[world % len(values)] for world in worlds]
+
+
 @dataclass(frozen=True)
 class GameEntry:
     """A game as the registry knows it: how to make it, and what its options are."""

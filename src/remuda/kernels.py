@@ -57,6 +57,7 @@ def sources_hash(folder: Path) -> str:
     return digest.hexdigest()[:16]
 
 
-def is_cached(folder: Path) -> bool:
-    """Whether anything was compiled from these sources before."""
-    return bool(numba.config.DISABLE_JIT) or any(cache_directory(folder).glob("*/*.nbi"))
+def is_cached(source: Path) -> bool:
+    """Whether kernels of this file, as it is now, were compiled before."""
+    found = cache_directory(source.parent).glob(f"{source.parent.name}_*/{source.stem}.*.nbi")
+    return bool(numba.config.DISABLE_JIT) or any(found)

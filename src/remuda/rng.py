@@ -32,6 +32,7 @@ class Stream(IntEnum):
     TAU = 6
     NOISE = 7
     CHECK = 8
+    TEST = 9
 
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)

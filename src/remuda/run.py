@@ -78,17 +78,18 @@ class Run:
 
     def checkpoints(self) -> list[Path]:
         """Its checkpoints, newest first."""
-        checkpoint.recover(self.path / "checkpoints")
-        return sorted((self.path / "checkpoints").glob("[0-9]*"), reverse=True)
+        folder = self.path / "checkpoints"
+        names = {path.name.removeprefix(".").removesuffix(".old") for path in folder.glob("*[0-9]*")}
+        return sorted((folder / name for name in names if name.isdigit()), reverse=True)
 
-    def checkpoint(self, name: str | None = None) -> Path:
+    def checkpoint(self, name: str | None = None, only: str | None = None) -> Path:
         """The newest checkpoint, or the one asked for; refused with the newest good one if it is damaged."""
         found = self.checkpoints()
         if not found:
             raise CheckpointError(f"{self.path} has no checkpoint yet: train it again from the start")
         wanted = self.path / ("best" if name == "best" else f"checkpoints/{name}") if name else found[0]
-        if not checkpoint.intact(wanted):
-            good = next((path for path in found if checkpoint.intact(path)), None)
+        if not checkpoint.intact(wanted, only):
+            good = next((path for path in found if checkpoint.intact(path, only)), None)
             advice = f"the last good one is {good.name}: use --checkpoint {good.name}" if good else "none is left"
             raise CheckpointError(f"checkpoint {wanted} is damaged or missing; {advice}")
         return wanted
@@ -110,7 +111,7 @@ class Run:
         player = parts[0].player
         options = learner_options(self.plan, player)
         policy = LEARNERS[player].make_policy(group, len(agents), options, self.plan.precision, device)
-        arrays = checkpoint.read(self.checkpoint(name), "policy")
+        arrays = checkpoint.read(self.checkpoint(name, only="policy"), "policy")
         weights = []
         for agent in agents:
             prefix = f"{agent}/"

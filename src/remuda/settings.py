@@ -19,8 +19,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     # and what comes after the last step is the critic's guess instead of the next episode.
     "workflow_rl": {
         "game": "cage2", "learner": "ppo", "worlds": 100, "episodes_per_update": 100,
-        "layers": [64, 64], "activation": "tanh", "epochs": 6, "minibatches": 1, "lr": 0.002, "gamma": 0.99,
-        "gae_lambda": 1.0, "clip": 0.2, "entropy": 0.01, "grad_clip": 1000.0,
+        "layers": [64, 64], "activation": "tanh", "passes": 6, "beta2": 0.99, "minibatches": 1, "lr": 0.002,
+        "gamma": 0.99, "gae_lambda": 1.0, "clip": 0.2, "entropy": 0.01, "grad_clip": 1000.0,
     },
 }  # fmt: skip
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ from pydantic import ConfigDict, Field, ValidationError
 from remuda import checkpoint
 from remuda.check import warm_up
 from remuda.config import Options, Plan, write_yaml
-from remuda.engines import Site, find_engine, resolve_device
+from remuda.engines import Site, check_engine, find_engine, resolve_device
 from remuda.errors import CheckpointError, ConfigError, RunError, Stopped
 from remuda.game import GameSpec
 from remuda.games import find_game
@@ -35,11 +35,12 @@ from remuda.run import CONFIG, RESULT, Run, to_json
 from remuda.settings import make_plan, spec_of
 from remuda.telemetry.metrics import read_table
 from remuda.telemetry.progress import Progress
-from remuda.telemetry.recorder import Recorder, Row, storage
+from remuda.telemetry.recorder import Recorder, Row, remove, storage
 from remuda.telemetry.report import draw
 from remuda.threads import one_thread_each
 
 Callback = Callable[[list[Row]], bool | None]
+LOCK = ".lock"
 REMEDY = "lower agents, worlds, memory, frames or the network's layers"
 
 
@@ -88,16 +89,15 @@ def resume(
 
 
 def _new_folder(out: Path | str | None, plan: Plan) -> Path:
+    """The directory asked for if it is free, or the next number under runs/, made at once so that it is ours."""
     if out is not None:
         folder = Path(out)
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise RunError(f"{folder} exists already: choose another --out, or `remuda resume {folder}`")
         return folder
     name = plan.game.replace(":", "-").replace(".", "-")
-    number = 1
-    while (Path("runs") / f"{name}-{number:03d}").exists():
-        number += 1
-    return Path("runs") / f"{name}-{number:03d}"
+    taken = [int(path.name[-3:]) for path in Path("runs").glob(f"{name}-[0-9][0-9][0-9]")]
+    return Path("runs") / f"{name}-{max(taken, default=0) + 1:03d}"
 
 
 def _go(folder: Path, plan: Plan, start_from: Path | None, callback: Callback | None, quiet: bool) -> Run:
@@ -108,24 +108,28 @@ def _go(folder: Path, plan: Plan, start_from: Path | None, callback: Callback | 
         if asked.is_set():
             raise Stopped("stopped")
 
+    check_engine(plan)
+    compiled = _is_compiled(plan)
     spec = spec_of(plan)
     site = Site(plan, spec, assign(plan, spec), resolve_device(plan.device), stop)
     with ExitStack() as stack:
         stack.enter_context(one_thread_each())
         collectors, trainers = _build(site)
         facts = _facts(start_from, plan) if start_from else Facts.of_the_start()
-        stack.enter_context(_locked(_make(folder, plan, fresh=start_from is None)))
+        stack.enter_context(_locked(folder))
+        _make(folder, plan, fresh=start_from is None)
         progress = Progress(plan.total_episodes, facts.episodes, folder / "console.log", quiet)
         stack.enter_context(progress)
         recorder = Recorder(folder, site, progress, callback, asked.set)
         loop = Loop(plan, collectors, trainers, recorder, stop, Update(0, trainers.rows()))
         if start_from:
             _restore(loop, recorder, start_from, facts)
+            _forget_later(start_from)
         recorder.open(facts.rounds, facts.attended)
         stack.callback(recorder.close)
         stack.enter_context(_interruptible(asked, progress))
         _introduce(progress, loop, recorder)
-        compile_s = _compile(progress, plan)
+        compile_s = _compile(progress, plan, compiled)
         try:
             loop.run()
         except Stopped:
@@ -156,7 +160,8 @@ def _build(site: Site) -> tuple[Collectors, Trainers]:
 def memory_needed(plan: Plan, spec: GameSpec, trainers: Trainers) -> tuple[int, int]:
     """Bytes the learners will hold, and bytes of a round of episodes on its way to them."""
     held = sum(learner.memory_bytes() for slices in trainers.learners.values() for learner in slices)
-    obs = sum(int(np.prod(g.obs_shape)) * np.dtype(g.obs_dtype).itemsize * g.size for g in spec.groups)
+    rest = 40  # bytes per agent and turn: action, age, reward, flags, what the policy adds
+    obs = sum((int(np.prod(g.obs_shape)) * np.dtype(g.obs_dtype).itemsize + rest) * g.size for g in spec.groups)
     return held, obs * (spec.turns + 1) * plan.round_episodes * (1 + plan.lag)
 
 
@@ -167,8 +172,10 @@ def free_memory() -> int:
     try:
         limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
         if limit != "max":
-            free = min(free, int(limit) - int(Path("/sys/fs/cgroup/memory.current").read_text()))
-    except (OSError, ValueError):
+            statistics = dict(line.split() for line in Path("/sys/fs/cgroup/memory.stat").read_text().splitlines())
+            used = int(Path("/sys/fs/cgroup/memory.current").read_text()) - int(statistics["inactive_file"])
+            free = min(free, int(limit) - used)
+    except (OSError, ValueError, KeyError):
         pass
     return free
 
@@ -218,25 +225,39 @@ def _facts(start_from: Path, plan: Plan) -> Facts:
     return facts
 
 
-def _make(folder: Path, plan: Plan, fresh: bool) -> Path:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if fresh:
+def _make(folder: Path, plan: Plan, fresh: bool) -> None:
+    """Write the plan into a directory that is ours; put back what a run that died was replacing."""
+    with storage(folder):
+        if not fresh:
+            checkpoint.recover(folder)
+            checkpoint.recover(folder / "checkpoints")
+        elif {path.name for path in folder.iterdir()} - {LOCK}:
+            raise RunError(f"{folder} exists already: choose another --out, or `remuda resume {folder}`")
+        else:
             write_yaml(folder / CONFIG, plan)
-    except OSError as error:
-        raise RunError(f"{folder} cannot be written: {error.strerror}") from None
-    return folder
+
+
+def _forget_later(start_from: Path) -> None:
+    """Remove checkpoints newer than the one we go on from: their future will be another one."""
+    for path in start_from.parent.glob("[0-9]*"):
+        if path.name > start_from.name:
+            remove(path)
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[IO[str]]:
+def _locked(folder: Path) -> Iterator[None]:
     """Hold the run directory: two processes must not train one run."""
-    with (folder / ".lock").open("w") as file:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / LOCK).open("w")
+    except OSError as error:
+        raise RunError(f"{folder} cannot be written: {error.strerror}") from None
+    with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise RunError(f"{folder} is being trained by another process") from None
-        yield file
+        yield
 
 
 @contextmanager
@@ -309,13 +330,17 @@ def _has_bf16() -> bool:
     return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
 
 
-def _compile(progress: Progress, plan: Plan) -> float:
+def _is_compiled(plan: Plan) -> bool:
+    """Whether the game's kernels are in the cache; asked first, since building an engine compiles others."""
+    return is_cached(Path(inspect.getfile(find_game(plan.game).options)))
+
+
+def _compile(progress: Progress, plan: Plan, compiled: bool) -> float:
     """Compile the game here, before threads or workers need it; later starts load it from a cache."""
     began = time.perf_counter()
-    entry = find_game(plan.game)
-    if not is_cached(Path(inspect.getfile(entry.options)).parent):
+    if not compiled:
         progress.say(f"compiling {plan.game} (only the first time) …")
-    warm_up(entry, plan.options)
+    warm_up(find_game(plan.game), plan.options)
     return time.perf_counter() - began
 
 

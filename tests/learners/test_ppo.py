@@ -19,7 +19,7 @@ from remuda.learners.ppo import PPO, PPOOptions, _sample, windows
 from remuda.rng import Stream
 
 AGENTS, WORLDS, TURNS = 3, 4, 20
-OPTIONS = PPOOptions(layers=[12, 10], frames=2, epochs=1, minibatches=1, lr=0.01, gamma=0.9, gae_lambda=0.8)
+OPTIONS = PPOOptions(layers=[12, 10], frames=2, passes=1, minibatches=1, lr=0.01, gamma=0.9, gae_lambda=0.8)
 
 
 def learner(options: PPOOptions = OPTIONS, first: int = 0, last: int = AGENTS) -> PPO:
@@ -133,7 +133,7 @@ def test_the_stacked_update_is_the_plain_one(agent: int) -> None:
 
 
 def test_slices_of_the_herd_learn_the_same_bits() -> None:
-    options = OPTIONS.model_copy(update={"epochs": 2, "minibatches": 3})
+    options = OPTIONS.model_copy(update={"passes": 2, "minibatches": 3})
     whole = learner(options)
     fragment = play(whole)
     fragment.alive[11:, :, 2] = False  # one agent lives shorter than its neighbours
@@ -162,7 +162,7 @@ def test_sampling_follows_the_probabilities() -> None:
 
 def test_it_learns_what_is_worth_doing() -> None:
     """Where one action always pays and the others never do, it is soon nearly always taken."""
-    own = learner(OPTIONS.model_copy(update={"epochs": 4, "minibatches": 2, "lr": 0.02}))
+    own = learner(OPTIONS.model_copy(update={"passes": 4, "minibatches": 2, "lr": 0.02}))
     for _ in range(25):
         fragment = play(own)
         own.take(changed(fragment, rewards=(fragment.actions == 2).astype(np.float32)))

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from remuda.config import Options
 from remuda.errors import ConfigError
-from remuda.game import Game, GameEntry, GameSpec, Group
+from remuda.game import Game, GameEntry, GameSpec, Group, deal
 from remuda.games.grid import (
     EMPTY,
     MOVES,
@@ -162,9 +162,8 @@ class Treasurehunt(Game):
 
 
 def per_world(value: float | list[float], worlds: Sequence[int]) -> NDArray[np.float64]:
-    """An option's value in each world: world w takes entry w of a list, starting over at its end."""
-    values = value if isinstance(value, list) else [value]
-    return np.array([values[world % len(values)] for world in worlds], np.float64)
+    """An option's value in each world."""
+    return np.array(deal(value, worlds), np.float64)
 
 
 @kernel

@@ -35,10 +35,10 @@ class IQNOptions(Options):
     acting_quantiles: int = Field(8, ge=1, description="fixed quantiles whose mean chooses actions")
     batch_size: int = Field(64, ge=LEAST_ROWS, description="transitions per update and agent")
     memory: int | None = Field(None, ge=1, description="observations kept per agent; default: at least 4 rounds")
-    n_step: int = Field(2, ge=1, description="turns of reward before the bootstrap")
+    n_step: int = Field(1, ge=1, description="turns of reward before the bootstrap")
     learning_starts: int | None = Field(None, ge=1, description="transitions before learning; default: batch_size")
     lr: PerAgent = Field("0.002:0.0002", description="learning rate; per agent")
-    gamma: float | list[float] = Field(0.99, description="discount; per agent")
+    gamma: PerAgent = Field(0.99, description="discount; per agent")
     epsilon: PerAgent = Field("0.9:0.05:0.6", description="share of random actions while training; per agent")
     tau: float = Field(0.01, gt=0, le=1, description="how far the target moves towards the network per update")
     clip: float = Field(1.0, gt=0, description="largest gradient norm")
@@ -111,18 +111,27 @@ class IQN(Learner):
         self.steps = np.zeros(post.agents, np.int64)  # really made
         self._rate = schedule("lr", options.lr, post.numbers)
         self._epsilon = schedule("epsilon", options.epsilon, post.numbers, high=1.0)
-        self._gamma = schedule("gamma", options.gamma, post.numbers, high=1.0).start
+        self._gamma = schedule("gamma", options.gamma, post.numbers, high=1.0)
 
     def _capacity(self) -> int:
+        """Observations to keep per agent; refuses a memory in which learning could never start."""
         options, post = self.options, self.post
         stretch = post.turns + options.frames
-        if options.memory is None:
-            return max(LEAST_MEMORY, 4 * post.round_episodes * (post.turns + 1), stretch)
-        if options.memory < stretch:
+        automatic = max(LEAST_MEMORY, 4 * post.round_episodes * (post.turns + 1), stretch)
+        capacity = automatic if options.memory is None else options.memory
+        if capacity < stretch:
             raise ConfigError(
-                f"memory={options.memory} cannot hold one episode of {post.turns} turns: give at least {stretch}"
+                f"memory={capacity} cannot hold one episode of {post.turns} turns: give at least {stretch}"
             )
-        return options.memory
+        starts = options.learning_starts or options.batch_size
+        holds = capacity // (post.turns + 1) * post.turns
+        if starts > holds:
+            name = "learning_starts" if options.learning_starts else "batch_size"
+            raise ConfigError(
+                f"{name}={starts} is more than memory={capacity} holds ({holds} transitions of whole episodes): "
+                f"lower {name} or raise memory"
+            )
+        return capacity
 
     @classmethod
     def options_type(cls) -> type[Options]:
@@ -176,7 +185,7 @@ class IQN(Learner):
             keys[Stream.SAMPLE],
             self.options.batch_size,
             self.options.n_step,
-            self._gamma[agents],
+            self._gamma.at(update, self.post.total_updates)[agents],
         )
         rows = self.weights[agents].detach().requires_grad_()
         loss = self._loss(rows, self.target[agents], batch, keys)

@@ -58,6 +58,8 @@ class Learner(ABC):
     """What `update` reports."""
     steps: NDArray[np.int64]
     """Gradient steps each agent really made, (agents,)."""
+    helpers_cpu_s: float = 0.0
+    """Processor time spent in threads of its own."""
 
     def __init__(self, post: Post, options: Any) -> None:
         self.post = post
@@ -92,6 +94,10 @@ class Learner(ABC):
     @abstractmethod
     def restore(self, state: State) -> None:
         """Become the learner that `state` was taken from."""
+
+    def close(self) -> None:
+        """Let go of threads of its own, if it has any."""
+        return
 
     @abstractmethod
     def memory_bytes(self) -> int:

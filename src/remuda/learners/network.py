@@ -8,6 +8,8 @@ frames → body → features ─┐
 from __future__ import annotations
 
 import math
+import threading
+from copy import deepcopy
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from remuda.learners.iqn import IQNOptions
 
 COSINES = 64
+UNFIT = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
 ACTING_PHI = "acting_phi"
 
 
@@ -178,15 +181,25 @@ class Body:
         self.layer = options.layer
         self.factory = _import_class(path)
         self.template = self._build(np.uint64(0))
+        self._own = threading.local()
         self.shapes = {name: tuple(p.shape) for name, p in self.template.named_parameters()}
         self.size = sum(math.prod(shape) for shape in self.shapes.values())
         self._check_output()
 
     def _build(self, key: np.uint64) -> nn.Module:
         with rng.torch_seeded(key):
-            module = self.factory(obs_shape=self.group.obs_shape, frames=self.frames, width=self.layer)
+            try:
+                module = self.factory(obs_shape=self.group.obs_shape, frames=self.frames, width=self.layer)
+            except Exception as error:  # the user's own code: whatever it raises is told in a sentence
+                raise ConfigError(f"body={self.path!r} raised {type(error).__name__}: {error}") from error
         if not isinstance(module, nn.Module):
             raise ConfigError(f"body={self.path!r} made a {type(module).__name__}, not a torch nn.Module")
+        for part in module.modules():
+            if isinstance(part, UNFIT):
+                raise ConfigError(
+                    f"body={self.path!r} contains {type(part).__name__}, which keeps state or draws chance of its own: "
+                    "agents would depend on each other; use LayerNorm, or leave it out"
+                )
         return module
 
     def _check_output(self) -> None:
@@ -206,14 +219,18 @@ class Body:
 
     def forward(self, arrays: dict[str, Tensor], x: Tensor, width: int) -> Tensor:
         """Each agent's module on its own rows, (agents, rows, width)."""
-        outputs = [self._one(arrays, fill_rows(x)[i], i) for i in range(x.shape[0])]
+        filled = fill_rows(x)
+        outputs = [self._one(arrays, filled[i], i) for i in range(len(filled))]
         features = torch.stack(outputs)[:, : x.shape[1]]
         return torch.nn.functional.pad(features, (0, width - self.layer))
 
     def _one(self, arrays: dict[str, Tensor], x: Tensor, agent: int) -> Tensor:
         weights = {name: arrays[f"body.{name}"][agent] for name in self.shapes}
         frames = x.view(-1, self.frames, *self.group.obs_shape)
-        out: Tensor = torch.func.functional_call(self.template, weights, (frames,))
+        # functional_call puts the weights into the module for the time of the call: one module per thread.
+        if not hasattr(self._own, "module"):
+            self._own.module = deepcopy(self.template)
+        out: Tensor = torch.func.functional_call(self._own.module, weights, (frames,))
         return out
 
 

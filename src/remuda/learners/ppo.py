@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby, pairwise
@@ -18,7 +19,7 @@ from remuda import rng
 from remuda.collect import shares
 from remuda.config import Options
 from remuda.errors import ConfigError
-from remuda.fragment import Fragment
+from remuda.fragment import Fragment, of_agents
 from remuda.game import Group
 from remuda.kernels import kernel
 from remuda.learners.learner import Learner, Post, State
@@ -52,14 +53,15 @@ class PPOOptions(Options):
     layers: list[int] = Field([64, 64], description="widths of the hidden layers, of actor and critic alike")
     activation: Literal["tanh", "relu"] = Field("tanh", description="between the layers")
     frames: int = Field(1, ge=1, description="observations the networks see at once")
-    epochs: int = Field(4, ge=1, description="passes over each round")
+    passes: int = Field(4, ge=1, description="times each round is learned from")
     minibatches: int = Field(8, ge=1, description="gradient steps per pass")
     lr: PerAgent = Field("0.001:0.0001", description="learning rate; per agent")
-    gamma: float | list[float] = Field(0.99, description="discount; per agent")
+    gamma: PerAgent = Field(0.99, description="discount; per agent")
     gae_lambda: float = Field(0.95, ge=0, le=1, description="how far advantages look ahead; 1: to the end")
     clip: float = Field(0.2, gt=0, description="how far a probability may move before it gains nothing")
     entropy: PerAgent = Field(0.01, description="weight of the entropy bonus; per agent")
     value_weight: float = Field(0.5, ge=0, description="weight of the critic's loss")
+    beta2: float = Field(0.999, gt=0, lt=1, description="how long Adam remembers squared gradients")
     grad_clip: float = Field(0.5, gt=0, description="largest gradient norm")
     normalise_advantages: bool = Field(True, description="to mean 0 and variance 1 over a minibatch")
     normalise_values: bool = Field(True, description="let the critic predict standardised returns")
@@ -194,7 +196,10 @@ def _lived(fragment: Fragment, array: NDArray[Any], agent: int) -> NDArray[Any]:
 
 
 class PPO(Learner):
-    """PPO for neighbouring agents: each its own actor, critic, optimiser and random streams."""
+    """PPO for neighbouring agents: each its own actor, critic, optimiser and random streams.
+
+    A round is learned from `passes` times; the plan's updates_per_episode only moves the schedules.
+    """
 
     metrics = ("loss", "value_loss", "entropy", "kl", "grad_norm")
     max_lag = 1  # stored log-probabilities correct for the age of the data, the clip bounds it
@@ -205,14 +210,14 @@ class PPO(Learner):
         self.network = PPONetwork(post.group, options, post.precision, post.device)
         first = self.network.layout.initial(init_keys(post.seed, post.numbers))
         self.weights = torch.from_numpy(first).to(post.device)
-        self.adam = Adam(self.weights)
+        self.adam = Adam(self.weights, options.beta2)
         self.updates = 0  # due so far by the plan, the clock of the schedules
         self.passes = 0  # over a round so far, the clock of the random streams
         self.steps = np.zeros(post.agents, np.int64)
         self.statistics = np.zeros((post.agents, 3))  # of returns: count, mean, sum of squared deviations
         self._rate = schedule("lr", options.lr, post.numbers)
         self._entropy = schedule("entropy", options.entropy, post.numbers)
-        self._gamma = schedule("gamma", options.gamma, post.numbers, high=1.0).start
+        self._gamma = schedule("gamma", options.gamma, post.numbers, high=1.0)
         self._fragments: list[Fragment] = []
         self._pool: ThreadPoolExecutor | None = None
 
@@ -240,12 +245,11 @@ class PPO(Learner):
         return scale
 
     def take(self, fragment: Fragment) -> None:
-        """Keep it until the next update."""
-        self._fragments.append(fragment)
+        """Keep this learner's part of it until the next update."""
+        self._fragments.append(of_agents(fragment, self.post.first, self.post.last))
 
     def advantages(self, fragment: Fragment) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Generalised advantages and the values they are relative to, (turns, worlds, agents) of the group."""
-        agents = slice(self.post.first, self.post.last)
+        """Generalised advantages and the values they are relative to, (turns, worlds, agents)."""
         values = fragment.extras[VALUE]
         ended = fragment.terminated | fragment.truncated
         cut_off = fragment.alive & ~fragment.terminated  # where a value beyond the data is needed
@@ -254,13 +258,10 @@ class PPO(Learner):
         following[:-1] = np.where(cut_off[:-1], 0.0, values[1:])
         self._look_beyond(fragment, cut_off, following)
         result = np.zeros_like(values)
-        ended |= cut_off
         rewards = fragment.rewards * np.float32(self.options.reward_scale)
-        _advantages(
-            rewards[:, :, agents], values[:, :, agents], following[:, :, agents], fragment.terminated[:, :, agents],
-            ended[:, :, agents], fragment.alive[:, :, agents], self._gamma, self.options.gae_lambda,
-            result[:, :, agents],
-        )  # fmt: skip
+        gamma = self._gamma.at(self.updates, self.post.total_updates)
+        flags = (fragment.terminated, ended | cut_off, fragment.alive)
+        _advantages(rewards, values, following, flags, gamma, self.options.gae_lambda, result)
         return result, values
 
     @torch.no_grad()
@@ -269,20 +270,19 @@ class PPO(Learner):
         arrays = self.network.layout.arrays(self.weights)
         scale = self._scale()
         nexts = windows(fragment, self.network.frames, ahead=1)
-        for i in range(self.post.agents):
-            agent = self.post.first + i
+        for agent in range(self.post.agents):
             turns, worlds = np.nonzero(cut_off[:, :, agent])
             if len(turns):
                 x = self._input(nexts[turns, worlds, agent][None])
-                own = {name: array[i : i + 1] for name, array in arrays.items()}
+                own = {name: array[agent : agent + 1] for name, array in arrays.items()}
                 values = self.network.values(own, x)[0, : len(turns)].cpu().numpy()
-                following[turns, worlds, agent] = values * scale[i, 1] + scale[i, 0]
+                following[turns, worlds, agent] = values * scale[agent, 1] + scale[agent, 0]
 
     def _input(self, windows: NDArray[Any]) -> Tensor:
         return pad_windows(windows, self.network.scale, self.network.inputs, self.network.device)
 
     def update(self, count: int) -> dict[str, NDArray[np.float64]]:
-        """Learn `epochs` times from what was taken; `count` only moves the schedules."""
+        """Learn `passes` times from what was taken; `count` only moves the schedules."""
         report = {name: np.full(self.post.agents, np.nan) for name in self.metrics}
         lives = self._lives()
         if self.options.normalise_values:
@@ -291,8 +291,8 @@ class PPO(Learner):
             own = Experience(*(np.stack(arrays) for arrays in zip(*lives[low:high], strict=True)))
             for name, values in self._learn(own, low, high).items():
                 report[name][low:high] = values
-            self.steps[low:high] += self.options.epochs * self.options.minibatches
-        self.passes += self.options.epochs
+            self.steps[low:high] += self.options.passes * self.options.minibatches
+        self.passes += self.options.passes
         self.updates += count
         return report
 
@@ -310,7 +310,7 @@ class PPO(Learner):
             Experience(*(np.concatenate(column) for column in zip(*(
                 [_lived(fragment, array, agent) for array in arrays] for fragment, arrays in parts
             ), strict=True)))
-            for agent in range(self.post.first, self.post.last)
+            for agent in range(self.post.agents)
         ]  # fmt: skip
 
     def _alike(self, counts: list[int]) -> Iterator[tuple[int, int]]:
@@ -341,13 +341,13 @@ class PPO(Learner):
         """All passes over the round for agents low … high-1; returns means over the gradient steps."""
         rate = self._rate.at(self.updates, self.post.total_updates)[low:high]
         sums = {name: np.zeros(high - low) for name in self.metrics}
-        for epoch in range(self.options.epochs):
+        for epoch in range(self.options.passes):
             for batch in self._minibatches(own, low, high, epoch):
                 grad, parts = self._gradient(batch, low, high)
                 parts["grad_norm"] = self.adam.step(low, high, grad, rate, self.options.grad_clip)
                 for name, value in parts.items():
                     sums[name] += value.cpu().numpy()
-        steps = self.options.epochs * self.options.minibatches
+        steps = self.options.passes * self.options.minibatches
         return {name: values / steps for name, values in sums.items()}
 
     def _minibatches(self, own: Experience, low: int, high: int, epoch: int) -> Iterator[Experience]:
@@ -373,18 +373,21 @@ class PPO(Learner):
         count = batch.actions.shape[1]
         cuts = shares(count, max(1, min(SHARDS, count // SHARD_ROWS)))
 
-        def work(cut: tuple[int, int]) -> tuple[Tensor, dict[str, Tensor]]:
+        def work(cut: tuple[int, int]) -> tuple[Tensor, dict[str, Tensor], float]:
+            began = time.thread_time()
             share = (cut[1] - cut[0]) / count
             leaf = self.weights[low:high].detach().requires_grad_()
             loss, parts = self._loss(leaf, batch.cut(*cut), low)
             (grad,) = torch.autograd.grad(share * loss.sum(), leaf)
-            return grad, {name: share * part.detach() for name, part in parts.items()}
+            return grad, {name: share * part.detach() for name, part in parts.items()}, time.thread_time() - began
 
         if self._pool is None and self.post.threads > 1 and len(cuts) > 1:
             self._pool = thread_pool(self.post.threads, "learn")
         shards = list(map(work, cuts) if self._pool is None else self._pool.map(work, cuts))
-        grad, parts = shards[0]
-        for other_grad, other_parts in shards[1:]:
+        if self._pool is not None:
+            self.helpers_cpu_s += sum(cpu for _, _, cpu in shards)
+        grad, parts, _ = shards[0]
+        for other_grad, other_parts, _ in shards[1:]:
             grad += other_grad
             parts = {name: part + other_parts[name] for name, part in parts.items()}
         return grad, parts
@@ -429,6 +432,12 @@ class PPO(Learner):
         self.steps[:] = state["steps"]
         self.updates, self.passes = int(state["updates"][0]), int(state["passes"][0])
 
+    def close(self) -> None:
+        """End the threads that share the shards."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+            self._pool = None
+
     def memory_bytes(self) -> int:
         """A round as the networks see it, and weights four times over: network, optimiser, gradient."""
         group, post = self.post.group, self.post
@@ -463,10 +472,8 @@ def _windows(obs: Any, ages: Any, before: int, frames: int, ahead: int, out: Any
 
 
 @kernel
-def _advantages(
-    rewards: Any, values: Any, following: Any, terminated: Any, ended: Any, alive: Any, gamma: Any, decay: float,
-    out: Any,
-) -> None:  # fmt: skip
+def _advantages(rewards: Any, values: Any, following: Any, flags: Any, gamma: Any, decay: float, out: Any) -> None:
+    terminated, ended, alive = flags
     turns, worlds, agents = rewards.shape
     for w in range(worlds):
         for a in range(agents):

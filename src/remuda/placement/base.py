@@ -107,22 +107,20 @@ class Trainers(ABC):
     def poll(self, version: int) -> list[Update]:
         """Updates not returned yet, up to `version`, waiting for it if need be."""
 
-    @abstractmethod
-    def settle(self) -> None:
-        """Wait until every complete round is learned, so that all learners stand at one version."""
-
     def close(self) -> None:
         """Let go of everything; may be called twice."""
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
+        for slices in self.learners.values():
+            for learner in slices:
+                learner.close()
 
     def rows(self) -> Rows:
         """The newest rows."""
         return {part: np.concatenate([learner.rows() for learner in slices]) for part, slices in self.learners.items()}
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """Everything the next update depends on, however the herd is sliced."""
-        self.settle()
+        """Everything the next update depends on, however the herd is sliced; every whole round must be polled."""
         result = {}
         for part, slices in self.learners.items():
             states = [learner.state() for learner in slices]
@@ -149,10 +147,11 @@ class Trainers(ABC):
         count = self.plan.updates_due(episodes[1]) - self.plan.updates_due(episodes[0])
 
         def teach(learner: Learner) -> tuple[dict[str, NDArray[np.float64]], float]:
-            cpu = time.thread_time()
+            before = time.thread_time() + learner.helpers_cpu_s
             for fragments in deliveries:
                 learner.take(fragments[learner.post.group_index])
-            return learner.update(count), time.thread_time() - cpu
+            report = learner.update(count)
+            return report, time.thread_time() + learner.helpers_cpu_s - before
 
         everyone = [learner for slices in self.learners.values() for learner in slices]
         reports = list(self._pool.map(teach, everyone) if self._pool else map(teach, everyone))

@@ -6,6 +6,7 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from threading import Lock
 from typing import Any
 
 from remuda.collect import Manner, Player, Seat, Task, room, shares
@@ -36,6 +37,7 @@ class InlineCollectors(Collectors):
         self._manner = manner
         self._threads = threads
         self._stop = stop
+        self._counting = Lock()  # of processor time; the data needs none
         self._tasks: deque[Task] = deque()
         self._players: OrderedDict[tuple[int, ...], Player] = OrderedDict()
         self._pool: ThreadPoolExecutor | None = None
@@ -103,7 +105,8 @@ class InlineCollectors(Collectors):
     def _play(self, player: Player, out: Sequence[Fragment]) -> list[Fragment]:
         began = time.thread_time()
         fragments = player.play(out, self._stop)
-        self.spent.cpu += time.thread_time() - began
+        with self._counting:
+            self.spent.cpu += time.thread_time() - began
         return fragments
 
     def publish(self, rows: Rows, version: int) -> None:
@@ -142,8 +145,3 @@ class InlineTrainers(Trainers):
         while self._done and self._done[0].version <= version:
             updates.append(self._done.popleft())
         return updates
-
-    def settle(self) -> None:
-        """Learn what is queued."""
-        while self._rounds:
-            self._learn_next()

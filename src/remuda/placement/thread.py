@@ -5,9 +5,11 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any
 
+from remuda.errors import RemudaError
 from remuda.fragment import Fragment
 from remuda.placement.base import Trainers, Update
 from remuda.threads import thread_pool
@@ -22,6 +24,7 @@ class ThreadTrainers(Trainers):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._thread = thread_pool(1, "train")
+        self._hung = False
         self._futures: deque[tuple[int, Future[Update]]] = deque()
 
     def _queue(self, number: int, deliveries: list[Sequence[Fragment]]) -> None:
@@ -33,16 +36,16 @@ class ThreadTrainers(Trainers):
         updates = []
         while self._futures and self._futures[0][0] <= version:
             number, future = self._futures.popleft()
-            updates.append(future.result(LIMIT_S))
+            try:
+                updates.append(future.result(LIMIT_S))
+            except FutureTimeout:
+                self._hung = True
+                raise RemudaError(f"round {number} was not learned within {LIMIT_S:.0f} s") from None
             self.version = number
         self.waited_s += time.perf_counter() - began
         return updates
 
-    def settle(self) -> None:
-        """Wait for the thread to have nothing left to do."""
-        wait([future for _, future in self._futures])
-
     def close(self) -> None:
-        """End the thread."""
-        self._thread.shutdown(wait=True, cancel_futures=True)
+        """End the thread; one that hangs is left behind."""
+        self._thread.shutdown(wait=not self._hung, cancel_futures=True)
         super().close()

@@ -51,7 +51,7 @@ def keep_rounds(path: Path, rounds: int) -> None:
     with path.open(newline="", encoding="utf-8") as file:
         reader = csv.DictReader(file)
         names = reader.fieldnames or []
-        rows = [row for row in reader if (row.get("round") or "").isdigit() and int(row["round"]) <= rounds]
+        rows = [row for row in reader if None not in row.values() and int(row["round"]) <= rounds]
     draft = path.with_suffix(".draft")
     with draft.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, names)

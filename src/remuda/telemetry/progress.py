@@ -120,7 +120,7 @@ class Progress:
         loss = f"{sum(losses) / len(losses):.3f}" if losses else "-"
         return (
             f"episodes {done}/{self.total}  {self._rate():,.0f} agent-steps/s  "
-            f"total return {total:.1f}  loss {loss}  learning {self._share():.0%} of the time"
+            f"total return {total:.1f}  loss {loss}  {1 - self._share():.0%} collecting, {self._share():.0%} learning"
         )
 
     def _panel(self) -> Group:

@@ -160,7 +160,7 @@ class Recorder:
             "total_return_se": float(standard_error(total)),
         }
         self.progress.evaluated(self.evaluation)
-        if self.best is None or total.mean() > self.best:
+        if np.isfinite(total.mean()) and (self.best is None or total.mean() > self.best):
             self.best = float(total.mean())
             facts = {"version": published.version, "total_return": self.best, **self.identity()}
             checkpoint.write(self.folder / "best", {"policy": self._named(published.rows)}, facts)

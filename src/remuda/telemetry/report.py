@@ -64,7 +64,10 @@ def draw_curve(run: Run) -> Path:
     axes.grid(alpha=0.25)
     axes.legend(fontsize="small", ncols=2)
     target = run.path / "curve.png"
-    figure.savefig(target)
+    try:
+        figure.savefig(target)
+    except OSError as error:
+        raise RunError(f"{target} cannot be written: {error.strerror or error}") from None
     return target
 
 

@@ -15,7 +15,7 @@ from pydantic import BeforeValidator, Field
 
 from remuda.config import Options
 from remuda.errors import ConfigError
-from remuda.game import Game, GameEntry, GameSpec, Group
+from remuda.game import Game, GameEntry, GameSpec, Group, deal
 from remuda.games.cage2.defenders import DEFENDERS
 from remuda.games.cage2.network import (
     DETECTED,
@@ -181,12 +181,6 @@ class Cage2(Game):
     def _caption(self, world: int) -> str:
         red = AGENTS[self.rules.red[world]]
         return f"red {red}, turn {self.play.turn[world]} of {self.rules.steps}, total {self.play.score[world] / 10:.1f}"
-
-
-def deal(value: Any, worlds: Sequence[int]) -> list[Any]:
-    """An option's value in each world: world w takes entry w of a list, starting over at its end."""
-    values = value if isinstance(value, list) else [value]
-    return [values[world % len(values)] for world in worlds]
 
 
 @kernel
