@@ -19,7 +19,7 @@ from remuda.threads import cores
 SEEDS = 3
 TESTED = 1000
 SETTINGS = (
-    "learner=ppo", "worlds=100", "total_episodes=40000", "layers=[128,128]", "frames=4", "gamma=0.99",
+    "learner=ppo", "worlds=100", "total_episodes=25000", "layers=[128,128]", "frames=4", "gamma=0.99",
     "lr=0.001:0.00005", "entropy=0.01:0.001", "passes=4", "minibatches=8", "n_workers=1",
     "pictures=false", "checkpoint_every=1000000", "evaluate_episodes=100",
 )  # fmt: skip

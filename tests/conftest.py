@@ -11,9 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import remuda
 from remuda.cli import main
+
+torch.set_num_threads(1)  # two on a busy two-core machine make tiny products many times slower
 
 TINY: dict[str, Any] = {
     "agents": 2, "height": 7, "width": 7, "turns": 12, "spawn": 0.1,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import textwrap
@@ -20,6 +21,8 @@ import remuda
 from remuda import checkpoint
 from remuda.config import read_yaml
 from remuda.errors import RunError
+from remuda.evaluate import evaluate
+from remuda.telemetry.report import seats_of
 
 GAME_METRICS = {"return", "gems", "food", "bones", "bumps"}
 LEARNING = {"loss", "grad_norm", "epsilon"}
@@ -321,3 +324,21 @@ def test_a_body_of_the_wrong_shape_is_one_sentence(train: Any, tmp_path: Path) -
     with pytest.raises(remuda.RemudaError, match=r"body='own_body:Narrow' maps .* it should give \(4, 16\)"):
         train(body="own_body:Narrow")
     assert not (tmp_path / "run").exists()
+
+
+def test_the_first_start_says_that_it_compiles_and_the_second_does_not(tmp_path: Path, words: list[str]) -> None:
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    said = []
+    for name in ("first", "second"):
+        command = [sys.executable, "-m", "remuda", "train", *words, "--out", str(tmp_path / name)]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=True)
+        said.append("compiling treasurehunt" in done.stderr)
+    assert said == [True, False]
+
+
+def test_evaluation_after_training_plays_episodes_that_chose_nothing(trained: Any) -> None:
+    run = trained()
+    scores = evaluate(run.plan, run.spec, seats_of(run), run.plan.evaluate_episodes)
+    again = evaluate(run.plan.model_copy(update={"n_workers": 2}), run.spec, seats_of(run), run.plan.evaluate_episodes)
+    assert np.array_equal(scores.returns, again.returns), "the same episodes, however they are shared out"
+    assert scores.returns.mean(axis=0).tolist() != run.result["evaluation"]["mean_return"]

@@ -287,3 +287,12 @@ def test_a_signal_stops_like_a_callback(train: Any, trained: Any, books: Any, nu
     stopped = train(callback=interrupt)
     assert not stopped.result["finished"]
     assert_same(remuda.resume(stopped.path, quiet=True), trained(), books)
+
+
+def test_going_back_leaves_no_later_checkpoint_behind(trained: Any, copy_of: Any, books: Any) -> None:
+    """A stop after going back must not be followed by a resume from the future that was given up."""
+    whole = trained(**TESTED)
+    run = copy_of(whole)
+    remuda.resume(run.path, checkpoint_name="000000003", callback=stop_at(2), quiet=True)
+    assert [path.name for path in run.checkpoints()] == ["000000006", "000000003"]
+    assert_same(remuda.resume(run.path, quiet=True), whole, books)

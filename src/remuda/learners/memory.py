@@ -125,24 +125,8 @@ class Memory:
             next_mask=None,
         )
         ahead = np.zeros((agents, batch), np.int64)
-        _sample(
-            self.obs[first:last],
-            self.actions[first:last],
-            self.rewards[first:last],
-            self.terminated[first:last],
-            self._table[first:last],
-            self.counts[first:last],
-            keys,
-            self.frames,
-            n_step,
-            gamma,
-            out.obs,
-            out.actions,
-            out.returns,
-            out.next_obs,
-            out.discounts,
-            ahead,
-        )
+        kept = (self.obs, self.actions, self.rewards, self.terminated, self._table, self.counts)
+        _sample(tuple(array[first:last] for array in kept), keys, self.frames, n_step, gamma, out[:5], ahead)
         if self.mask is None:
             return out
         return out._replace(next_mask=self.mask[np.arange(first, last)[:, None], ahead])
@@ -268,11 +252,9 @@ def _find(table: Any, index: int) -> int:
 
 
 @kernel
-def _sample(
-    obs: Any, actions: Any, rewards: Any, terminated: Any, table: Any, counts: Any, keys: Any,
-    frames: int, n_step: int, gamma: Any,
-    out_obs: Any, out_actions: Any, out_returns: Any, out_next: Any, out_discounts: Any, out_ahead: Any,
-) -> None:  # fmt: skip
+def _sample(kept: Any, keys: Any, frames: int, n_step: int, gamma: Any, out: Any, out_ahead: Any) -> None:
+    obs, actions, rewards, terminated, table, counts = kept
+    out_obs, out_actions, out_returns, out_next, out_discounts = out
     for a in range(out_actions.shape[0]):
         for b in range(out_actions.shape[1]):
             index = below(keys[a], b, counts[a])
