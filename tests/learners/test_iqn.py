@@ -15,7 +15,7 @@ from remuda.game import make_game
 from remuda.games import find_game
 from remuda.learners.iqn import IQN, IQNOptions
 from remuda.learners.learner import Post
-from remuda.learners.network import Noise
+from remuda.learners.iqn_network import Noise
 from remuda.rng import Stream
 
 AGENTS, WORLDS, TURNS = 3, 4, 30

@@ -15,9 +15,9 @@ from remuda.config import Options
 from remuda.errors import CheckpointError, ConfigError
 from remuda.fragment import Fragment
 from remuda.game import Group
+from remuda.learners.iqn_network import IQNNetwork, Noise
 from remuda.learners.learner import Learner, Post, State
 from remuda.learners.memory import Batch, Memory
-from remuda.learners.network import IQNNetwork, Noise
 from remuda.learners.schedule import PerAgent, schedule
 from remuda.learners.stack import LEAST_ROWS, Adam, StackedPolicy, chunks, init_keys, pad_windows, stack_frames
 from remuda.policy import Choice, Policy, Sight, explore

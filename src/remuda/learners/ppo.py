@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from itertools import groupby, pairwise
+from itertools import groupby
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -23,19 +22,15 @@ from remuda.fragment import Fragment, of_agents
 from remuda.game import Group
 from remuda.kernels import kernel
 from remuda.learners.learner import Learner, Post, State
+from remuda.learners.ppo_network import PPONetwork
 from remuda.learners.schedule import PerAgent, schedule
 from remuda.learners.stack import (
     LEAST_ROWS,
     Adam,
-    Layout,
     StackedPolicy,
-    add_linear,
     chunks,
     init_keys,
-    input_scale,
-    linear,
     pad_windows,
-    padded,
     stack_frames,
 )
 from remuda.policy import Choice, Policy, Sight, explore
@@ -71,51 +66,6 @@ class PPOOptions(Options):
         """Options that contradict each other."""
         if not self.layers or min(self.layers) < 1:
             raise ConfigError(f"layers={self.layers} should list at least one width, each at least 1")
-
-
-class PPONetwork:
-    """Actor and critic as functions of stacked weights."""
-
-    def __init__(self, group: Group, options: PPOOptions, precision: str, device: str) -> None:
-        self.options = options
-        self.precision = precision
-        self.device = torch.device(device)
-        self.frames = options.frames
-        self.actions = group.actions
-        self.obs_size = math.prod(group.obs_shape)
-        self.inputs = padded(self.frames * self.obs_size)
-        self.scale = input_scale(group)
-        self.layout = Layout()
-        for name, outputs in (("actor", group.actions), ("critic", 1)):
-            widths = [self.frames * self.obs_size, *options.layers, outputs]
-            for i, (inside, outside) in enumerate(pairwise(widths)):
-                # A small last layer: every action about as likely, every state worth about nothing.
-                gain = 0.01 if i == len(widths) - 2 else 1.0
-                add_linear(self.layout, f"{name}.{i}", inside, outside, gain)
-
-    def run(self, arrays: dict[str, Tensor], name: str, x: Tensor) -> Tensor:
-        """One of the two networks, (agents, rows, outputs)."""
-        last = len(self.options.layers)
-        for i in range(last + 1):
-            x = linear(x, arrays[f"{name}.{i}.weight"], arrays[f"{name}.{i}.bias"], self.precision)
-            if i < last:
-                x = x.tanh() if self.options.activation == "tanh" else x.relu()
-        return x
-
-    def log_probs(self, arrays: dict[str, Tensor], x: Tensor, mask: Tensor | None) -> Tensor:
-        """Log-probability of every action, (agents, rows, actions)."""
-        logits = self.run(arrays, "actor", x)[:, :, : self.actions]
-        if mask is not None:
-            logits = logits.masked_fill(~mask, -1e9)
-        return logits.log_softmax(dim=2)
-
-    def values(self, arrays: dict[str, Tensor], x: Tensor) -> Tensor:
-        """What the critic says, (agents, rows); standardised if the options say so."""
-        return self.run(arrays, "critic", x)[:, :, 0]
-
-    def row_bytes(self, rows: int) -> int:
-        """Bytes one agent's largest activation takes."""
-        return 4 * rows * max(self.inputs, padded(self.actions), *(padded(n) for n in self.options.layers))
 
 
 class PPOPolicy(StackedPolicy):

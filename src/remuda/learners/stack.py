@@ -177,6 +177,19 @@ def chunks(agents: int, bytes_each: int) -> Iterator[tuple[int, int]]:
         yield first, min(first + step, agents)
 
 
+class StackedNetwork:
+    """What every network of a herd knows about its input and where it runs."""
+
+    def __init__(self, group: Group, frames: int, precision: str, device: str) -> None:
+        self.precision = precision
+        self.device = torch.device(device)
+        self.frames = frames
+        self.actions = group.actions
+        self.obs_size = math.prod(group.obs_shape)
+        self.inputs = padded(frames * self.obs_size)
+        self.scale = input_scale(group)
+
+
 class StackedPolicy(Policy):
     """A policy whose networks are rows; after the weights a row may have columns that are no weights."""
 

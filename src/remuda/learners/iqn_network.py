@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from remuda import rng
 from remuda.errors import ConfigError
 from remuda.game import Group
-from remuda.learners.stack import LEAST_ROWS, Layout, add_linear, fill_rows, input_scale, linear, padded
+from remuda.learners.stack import LEAST_ROWS, Layout, StackedNetwork, add_linear, fill_rows, input_scale, linear, padded
 from remuda.rng import Keys
 
 if TYPE_CHECKING:
@@ -55,17 +55,12 @@ class Noise:
         return cls(a.unsqueeze(1), b.unsqueeze(2), c.unsqueeze(1), d.unsqueeze(2))
 
 
-class IQNNetwork:
+class IQNNetwork(StackedNetwork):
     """Shapes and forward passes; the weights are always an argument."""
 
     def __init__(self, group: Group, options: IQNOptions, precision: str, device: str) -> None:
+        super().__init__(group, options.frames, precision, device)
         self.options = options
-        self.precision = precision
-        self.device = torch.device(device)
-        self.frames = options.frames
-        self.actions = group.actions
-        self.obs_size = math.prod(group.obs_shape)
-        self.inputs = padded(self.frames * self.obs_size)
         self.width = padded(options.layer)
         self.outputs = padded(group.actions + 1)
         self.noisy = options.sigma > 0

@@ -1,0 +1,53 @@
+"""Actor and critic of a herd as functions of stacked weights."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from remuda.game import Group
+from remuda.learners.stack import Layout, StackedNetwork, add_linear, linear, padded
+
+if TYPE_CHECKING:
+    from remuda.learners.ppo import PPOOptions
+
+
+class PPONetwork(StackedNetwork):
+    """Actor and critic as functions of stacked weights."""
+
+    def __init__(self, group: Group, options: PPOOptions, precision: str, device: str) -> None:
+        super().__init__(group, options.frames, precision, device)
+        self.options = options
+        self.layout = Layout()
+        for name, outputs in (("actor", group.actions), ("critic", 1)):
+            widths = [self.frames * self.obs_size, *options.layers, outputs]
+            for i, (inside, outside) in enumerate(pairwise(widths)):
+                # A small last layer: every action about as likely, every state worth about nothing.
+                gain = 0.01 if i == len(widths) - 2 else 1.0
+                add_linear(self.layout, f"{name}.{i}", inside, outside, gain)
+
+    def run(self, arrays: dict[str, Tensor], name: str, x: Tensor) -> Tensor:
+        """One of the two networks, (agents, rows, outputs)."""
+        last = len(self.options.layers)
+        for i in range(last + 1):
+            x = linear(x, arrays[f"{name}.{i}.weight"], arrays[f"{name}.{i}.bias"], self.precision)
+            if i < last:
+                x = x.tanh() if self.options.activation == "tanh" else x.relu()
+        return x
+
+    def log_probs(self, arrays: dict[str, Tensor], x: Tensor, mask: Tensor | None) -> Tensor:
+        """Log-probability of every action, (agents, rows, actions)."""
+        logits = self.run(arrays, "actor", x)[:, :, : self.actions]
+        if mask is not None:
+            logits = logits.masked_fill(~mask, -1e9)
+        return logits.log_softmax(dim=2)
+
+    def values(self, arrays: dict[str, Tensor], x: Tensor) -> Tensor:
+        """What the critic says, (agents, rows); standardised if the options say so."""
+        return self.run(arrays, "critic", x)[:, :, 0]
+
+    def row_bytes(self, rows: int) -> int:
+        """Bytes one agent's largest activation takes."""
+        return 4 * rows * max(self.inputs, padded(self.actions), *(padded(n) for n in self.options.layers))
