@@ -19,7 +19,7 @@ from remuda.telemetry.metrics import by_agent
 
 SEEDS = 5
 EPISODES = 500
-MINUTE = ("--worlds", "10", "--total-episodes", "1000", "--n-workers", "1")
+MINUTE = ("--worlds", "10", "--total-episodes", "1000", "--n-workers", "1", "tau=0.01")
 PLANS = {"a minute": MINUTE, "default settings": ()}
 PICTURE = Path(__file__).parent.parent / "docs" / "learning.png"
 

@@ -40,7 +40,7 @@ class IQNOptions(Options):
     lr: PerAgent = Field("0.002:0.0002", description="learning rate; per agent")
     gamma: PerAgent = Field(0.99, description="discount; per agent")
     epsilon: PerAgent = Field("0.9:0.05:0.6", description="share of random actions while training; per agent")
-    tau: float = Field(0.01, gt=0, le=1, description="how far the target moves towards the network per update")
+    tau: float = Field(0.003, gt=0, le=1, description="how far the target moves towards the network per update")
     clip: float = Field(1.0, gt=0, description="largest gradient norm")
     sigma: float = Field(0.017, ge=0, description="initial noise of the noisy layers; 0 turns it off")
     body: str | None = Field(None, description="module:Class of your own network body; default: one layer")
