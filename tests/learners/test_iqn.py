@@ -14,8 +14,8 @@ from remuda.fragment import Fragment
 from remuda.game import make_game
 from remuda.games import find_game
 from remuda.learners.iqn import IQN, IQNOptions
-from remuda.learners.learner import Post
 from remuda.learners.iqn_network import Noise
+from remuda.learners.learner import Post
 from remuda.rng import Stream
 
 AGENTS, WORLDS, TURNS = 3, 4, 30
