@@ -270,7 +270,7 @@ class Constant(Policy):
 
     def act(self, sight: Sight, first: int, last: int) -> Choice:
         own = np.broadcast_to(np.arange(first, last), sight.keys.shape)
-        return Choice(np.full(sight.keys.shape, self.version), {"own": own.astype(np.float32)})
+        return Choice(np.full(sight.keys.shape, self.versions[0]), {"own": own.astype(np.float32)})
 
 
 def versioned(policy: Policy, version: int) -> Policy:

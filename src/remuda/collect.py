@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from remuda import rng
 from remuda.errors import GameError, RemudaError
 from remuda.fragment import Fragment, Origin, Purpose, blank, cut
-from remuda.game import Game, GameSpec
+from remuda.game import Game, GameEntry, GameSpec, check_options, make_game
 from remuda.kernels import kernel
 from remuda.policy import Choice, Policy, Sight
 from remuda.rng import Keys, Stream
@@ -23,6 +24,8 @@ STREAMS = {
     Purpose.EVALUATE: Stream.EVALUATE,
     Purpose.TEST: Stream.TEST,
 }
+MAX_PLAYERS = 64
+"""Players kept for reuse; each holds the arrays of its worlds."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,29 @@ def room(
     return fragments
 
 
+class Players:
+    """Players kept for reuse, so that no game is built anew for every task."""
+
+    def __init__(
+        self, entry: GameEntry, options: Mapping[str, Any], manner: Manner, make: Callable[[Game], Player]
+    ) -> None:
+        self._entry, self._options, self._manner, self._make = entry, options, manner, make
+        self._kinds = entry.kinds(check_options(entry, options))
+        self._kept: OrderedDict[tuple[int, ...], Player] = OrderedDict()
+
+    def begin(self, task: Task, thread: int = 0) -> Player:
+        """This thread's player for worlds like the task's, ready to play it."""
+        worlds = [episode % self._manner.worlds % self._kinds for episode in task.episodes]
+        key = (thread, *worlds)
+        if key not in self._kept:
+            self._kept[key] = self._make(make_game(self._entry, self._options, worlds))
+        self._kept.move_to_end(key)
+        if len(self._kept) > MAX_PLAYERS:
+            self._kept.popitem(last=False)
+        self._kept[key].start(task)
+        return self._kept[key]
+
+
 class Player:
     """Plays one set of worlds. A turn's work is done in place, in the fragments it will hand over."""
 
@@ -143,8 +169,9 @@ class Player:
         return fragments
 
     def _carry_over(self, g: int, fragment: Fragment) -> None:
-        """Put the last frames of the previous slice before the first turn of this one."""
+        """Put the last frames of the previous slice before the first turn of this one; nothing precedes the first."""
         tail = self._tails[g]
+        fragment.obs[: fragment.before] = 0
         if tail is not None and len(tail):
             fragment.obs[fragment.before - len(tail) : fragment.before] = tail
 
@@ -221,7 +248,7 @@ class Player:
         """Every agent of a group chooses: stacked, or one after another."""
         for seat in self.seats:
             if seat.group == g and not self.manner.one_by_one:
-                self._ask(seat, fragment, turn, keys, seat.first, seat.last)
+                self.ask(seat, fragment, turn, keys, seat.first, seat.last)
         if self.manner.one_by_one:
             for i in range(self.game.spec.groups[g].size):
                 self._choose_one(g, fragment, turn, keys, i)
@@ -229,9 +256,10 @@ class Player:
     def _choose_one(self, g: int, fragment: Fragment, turn: int, keys: Keys, agent: int) -> None:
         for seat in self.seats:
             if seat.group == g and seat.first <= agent < seat.last:
-                self._ask(seat, fragment, turn, keys, agent, agent + 1)
+                self.ask(seat, fragment, turn, keys, agent, agent + 1)
 
-    def _ask(self, seat: Seat, fragment: Fragment, turn: int, keys: Keys, first: int, last: int) -> None:
+    def ask(self, seat: Seat, fragment: Fragment, turn: int, keys: Keys, first: int, last: int) -> None:
+        """Have the seat's policy choose for agents first … last-1 of the group and write it down."""
         assert self.task is not None
         policy, now = seat.policy, fragment.before + turn
         sight = Sight(
@@ -243,7 +271,7 @@ class Player:
         )
         choice: Choice = policy.act(sight, first - seat.first, last - seat.first)
         fragment.actions[turn, :, first:last] = choice.actions
-        fragment.versions[turn, first:last] = policy.version
+        fragment.versions[turn, first:last] = policy.versions[first - seat.first : last - seat.first]
         for name, values in choice.extras.items():
             fragment.extras[name][turn, :, first:last] = values
 

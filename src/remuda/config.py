@@ -73,6 +73,17 @@ class Plan(Options):
 
     engine: str = Field("vectorized", description="where collecting and learning happen")
     n_workers: int | None = Field(None, ge=1, le=4096, description="threads or processes; default: the cores")
+    n_learners: int | None = Field(None, ge=1, description="actor-learner: learner processes; default: the spare cores")
+    wait_for: float = Field(1.0, gt=0, le=1, description="sync: share of the workers to wait for every turn")
+    max_lag: int | None = Field(
+        None, ge=0, description="versions between acting and learning where engines run free; default: the learner's"
+    )
+    on_lag: Literal["wait", "drop"] = Field("wait", description="what to do rather than exceed max_lag")
+    publish_interval: int = Field(8, ge=1, description="actor-learner: updates between published versions")
+    sync_interval: int = Field(25, ge=1, description="actor-learner: turns between looks for newer weights")
+    free_running: bool = Field(
+        False, description="actor-learner: learners never wait, whatever updates_per_episode says"
+    )
     deterministic: bool = Field(False, description="wait so that every engine gives the same weights")
     device: Literal["cpu", "cuda", "auto"] = Field("auto", description="where the networks live")
 
@@ -95,6 +106,10 @@ class Plan(Options):
     def updates_due(self, episodes: int) -> int:
         """Gradient steps every agent has made once `episodes` were taken in."""
         return int(episodes * self.updates_per_episode + 1e-9)
+
+    def updates_in(self, round_: int) -> int:
+        """Gradient steps every agent makes in a round, counted from 1."""
+        return self.updates_due(self.episodes_after(round_)) - self.updates_due(self.episodes_after(round_ - 1))
 
     def episodes_after(self, rounds: int) -> int:
         """Episodes collected after so many rounds."""

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
-from remuda.collect import Manner
+from remuda.collect import Manner, Seat
 from remuda.config import Plan
 from remuda.errors import ConfigError, UnknownName
-from remuda.game import GameSpec, make_game
+from remuda.fragment import Purpose
+from remuda.game import GameSpec
 from remuda.games import find_game
 from remuda.herd import Part, make_learners, make_seat
 from remuda.placement.base import Collectors, Trainers
 from remuda.placement.inline import InlineCollectors, InlineTrainers
+from remuda.placement.local import LocalTrainers
+from remuda.placement.lockstep import LockstepCollectors
+from remuda.placement.pool import AHEAD, PoolCollectors, Shape
+from remuda.placement.processes import ProcessTrainers
+from remuda.placement.supervise import Crew
 from remuda.placement.thread import ThreadTrainers
 from remuda.threads import cores
 
@@ -28,6 +35,7 @@ class Site:
     parts: list[Part]
     device: str
     stop: Callable[[], None]  # raises Stopped once somebody asked for it
+    crew: Crew
 
     @property
     def workers(self) -> int:
@@ -43,8 +51,10 @@ class Engine:
     collectors: str
     trainers: str
     waits_for: str
-    deterministic: bool  # whether `deterministic: true` can be promised
     build: Callable[[Site], tuple[Collectors, Trainers]]
+    free: bool = False  # nobody waits for a round, unless the plan says deterministic
+    processes: bool = False  # whether it needs worker processes
+    deterministic: bool = True  # whether `deterministic: true` can be promised
 
 
 def _sequential(site: Site) -> tuple[Collectors, Trainers]:
@@ -55,16 +65,58 @@ def _vectorized(site: Site) -> tuple[Collectors, Trainers]:
     """With lag 1 both sides work at once and share the cores, else they take turns on all of them."""
     if site.plan.lag == 0 or site.workers == 1:
         return _inline_collectors(site, site.workers), _trainers(InlineTrainers, site, site.workers)
+    return _threads(site)
+
+
+def _threads(site: Site) -> tuple[Collectors, Trainers]:
     learning = max(1, site.workers // 2)
     collecting = max(1, site.workers - learning)
     return _inline_collectors(site, collecting), _trainers(ThreadTrainers, site, learning)
 
 
+def _sync(site: Site) -> tuple[Collectors, Trainers]:
+    shape = _shape(site, site.workers, asking=True, ahead=1)
+    pool = LockstepCollectors(*_pool(site), shape, site.crew, wait_for=site.plan.wait_for)
+    return pool, _trainers(InlineTrainers, site, cores())
+
+
+def _executor(site: Site) -> tuple[Collectors, Trainers]:
+    pool = PoolCollectors(*_pool(site), _shape(site, site.workers), site.crew)
+    return pool, _trainers(InlineTrainers, site, 1)
+
+
+def _actor_learner(site: Site) -> tuple[Collectors, Trainers]:
+    """Learners on the spare cores, at least one; an agent is never split."""
+    actors = site.plan.n_workers or max(1, cores() // 2)
+    agents = sum(part.agents for part in site.parts if part.learns)
+    learners = min(site.plan.n_learners or max(1, cores() - actors), max(agents, 1))
+    shape = _shape(site, actors, sync_interval=site.plan.sync_interval)
+    pool = PoolCollectors(*_pool(site), shape, site.crew)
+    board = pool.boards[Purpose.TRAIN]
+    return pool, ProcessTrainers(*_pool(site)[:3], site.device, learners, pool.room, board, site.crew)
+
+
+def _pool(site: Site) -> tuple[Plan, GameSpec, list[Part], list[Seat], str]:
+    seats = [make_seat(part, site.plan, site.spec, site.device) for part in site.parts]
+    return site.plan, site.spec, site.parts, seats, site.device
+
+
+def _shape(site: Site, workers: int, **how: Any) -> Shape:
+    """A worker's share of the worlds is a task, and a slot has room for it."""
+    plan = site.plan
+    workers = min(workers, max(plan.worlds, plan.round_episodes))
+    together = find_game(plan.game).together
+    size = min(plan.round_episodes, -(-plan.worlds // workers)) if together else 1
+    per_round = -(-plan.round_episodes // size) + -(-plan.round_episodes // plan.worlds)
+    slots = (2 + plan.lag) * per_round + how.get("ahead", AHEAD) * workers
+    return Shape(workers, size, slots, **how)
+
+
 def _inline_collectors(site: Site, threads: int, one_by_one: bool = False) -> Collectors:
     plan = site.plan
-    entry = find_game(plan.game)
     return InlineCollectors(
-        make_game=lambda worlds: make_game(entry, plan.options, worlds),
+        entry=find_game(plan.game),
+        options=plan.options,
         seats=[make_seat(part, plan, site.spec, site.device) for part in site.parts],
         manner=Manner(plan.seed, plan.worlds, plan.parallel_actions, one_by_one),
         threads=min(threads, plan.worlds),
@@ -72,7 +124,7 @@ def _inline_collectors(site: Site, threads: int, one_by_one: bool = False) -> Co
     )
 
 
-def _trainers(kind: type[Trainers], site: Site, threads: int, one_by_one: bool = False) -> Trainers:
+def _trainers(kind: type[LocalTrainers], site: Site, threads: int, one_by_one: bool = False) -> Trainers:
     """Learners by part: a slice of the herd per thread, or several threads for a learner where agents are few."""
     agents = sum(part.agents for part in site.parts if part.learns)
     each = max(1, threads // max(agents, 1))
@@ -89,12 +141,29 @@ ENGINES = {
     for engine in (
         Engine(
             "sequential", "inline, one world, one agent at a time", "inline, one agent after another",
-            "everything: the readable baseline, and the debugger", True, _sequential,
+            "everything: the readable baseline, and the debugger", _sequential,
         ),
         Engine(
             "vectorized", "inline, all worlds at once, on threads",
             "inline, the herd stacked; with lag 1 in a thread beside the next round",
-            "a round", True, _vectorized,
+            "a round", _vectorized,
+        ),
+        Engine(
+            "threads", "inline, all worlds at once", "in a thread, every train_interval epochs",
+            "nothing while collecting", _threads, free=True,
+        ),
+        Engine(
+            "sync", "worker processes, every turn together, one batched inference", "inline",
+            "every world at every turn (wait_for below 1: the first that are ready)", _sync, processes=True,
+        ),
+        Engine(
+            "executor", "worker processes, whole episodes as tasks", "inline",
+            "the first episodes_per_update episodes, never the stragglers", _executor, free=True, processes=True,
+        ),
+        Engine(
+            "actor-learner", "worker processes, without pause", "processes, a slice of the herd each",
+            "nothing; weights are versioned, lag is bounded and reported", _actor_learner, free=True, processes=True,
+            deterministic=False,
         ),
     )
 }  # fmt: skip

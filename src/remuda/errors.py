@@ -8,6 +8,7 @@ RemudaError
 │   ├── CheckpointError a checkpoint is damaged, foreign or of another plan
 │   └── TraceError      a recorded trace is missing, damaged or not a trace
 ├── GameError           a game broke its contract or raised; names world, agent, turn
+├── WorkerError         a worker process failed in a way that is not a game's fault
 ├── OrderError          calls came in an order that makes no sense
 ├── StorageError        the disk refused (full, read-only)
 └── Stopped             a person or a callback asked the run to end; not a failure
@@ -55,6 +56,10 @@ class TraceError(UsageError):
 
 class GameError(RemudaError):
     """A game broke its contract or raised."""
+
+
+class WorkerError(RemudaError):
+    """A worker process failed in a way that is not a game's fault, or too many of them did."""
 
 
 class OrderError(RemudaError):

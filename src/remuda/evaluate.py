@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from remuda.collect import Manner, Seat, Task
 from remuda.config import Plan
 from remuda.fragment import Fragment, Purpose
-from remuda.game import GameSpec, make_game
+from remuda.game import GameSpec
 from remuda.games import find_game
 from remuda.placement.inline import InlineCollectors
 from remuda.telemetry.recorder import standard_error
@@ -50,9 +50,9 @@ def _half_width(values: NDArray[np.float64]) -> Any:
 
 def evaluate(plan: Plan, spec: GameSpec, seats: Sequence[Seat], episodes: int, exploration: float = 0.0) -> Scores:
     """Play test episodes 0 … episodes-1 of the plan's seed with these players."""
-    entry = find_game(plan.game)
     collectors = InlineCollectors(
-        make_game=lambda numbers: make_game(entry, plan.options, numbers),
+        entry=find_game(plan.game),
+        options=plan.options,
         seats=seats,
         manner=Manner(plan.seed, plan.worlds, plan.parallel_actions),
         threads=plan.n_workers or cores(),
@@ -65,7 +65,7 @@ def evaluate(plan: Plan, spec: GameSpec, seats: Sequence[Seat], episodes: int, e
             for first in range(0, episodes, TOGETHER):
                 numbers = tuple(range(first, min(first + TOGETHER, episodes)))
                 collectors.send(Task(numbers, Purpose.TEST, exploration))
-                parts.append(_scores(spec, collectors.recv(timeout_s=math.inf)))
+                parts.append(_scores(spec, collectors.recv(timeout_s=math.inf).fragments))
         finally:
             collectors.close()
     metrics = {name: np.concatenate([part.metrics[name] for part in parts]) for name in parts[0].metrics}

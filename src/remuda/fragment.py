@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from typing import Any
 
@@ -89,6 +89,17 @@ def blank(origin: Origin, group: Group, turns: int, before: int, extras: tuple[s
         mask=np.ones((turns + 1, worlds, group.size, group.actions), np.bool_) if group.masked else None,
         extras={name: np.zeros(per_turn, np.float32) for name in extras},
     )
+
+
+def copied(fragment: Fragment) -> Fragment:
+    """The same in memory of its own."""
+    arrays: dict[str, Any] = {
+        field.name: value.copy()
+        for field in fields(fragment)
+        if isinstance(value := getattr(fragment, field.name), np.ndarray)
+    }
+    extras = {name: extra.copy() for name, extra in fragment.extras.items()}
+    return replace(fragment, extras=extras, **arrays)
 
 
 def of_agents(fragment: Fragment, first: int, last: int) -> Fragment:

@@ -6,6 +6,7 @@ between two of its observations (reward, death, the end of time) waits in its gr
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -156,6 +157,11 @@ def deal(value: Any, worlds: Sequence[int]) -> list[Any]:
     return [values[world % len(values)] for world in worlds]
 
 
+def kinds_of_worlds(options: Any) -> int:
+    """World w is the same as world w % kinds: how many differ by options given as lists."""
+    return math.lcm(*(max(len(value), 1) for value in options.model_dump().values() if isinstance(value, list)))
+
+
 @dataclass(frozen=True)
 class GameEntry:
     """A game as the registry knows it: how to make it, and what its options are."""
@@ -166,6 +172,10 @@ class GameEntry:
     make: Callable[[Any, Sequence[int]], Game]
     players: Mapping[str, Callable[[Group, int], Policy]] = field(default_factory=dict)
     """Scripted players made for this game, by name; each is made for a group and a number of agents."""
+    kinds: Callable[[Any], int] = kinds_of_worlds
+    """How many different worlds there are with these options; world w is the same as world w % kinds."""
+    together: bool = True
+    """Whether many worlds in one process are cheaper than one by one; False for a simulator that has only one."""
 
 
 def make_game(entry: GameEntry, options: Mapping[str, Any], worlds: Sequence[int]) -> Game:

@@ -83,6 +83,14 @@ def learner_options(plan: Plan, name: str) -> Any:
     return LEARNERS[name].options_type().read(plan.learner_options.get(name, {}), f"learner {name}")
 
 
+def tolerated_lag(plan: Plan, parts: Sequence[Part]) -> int:
+    """Versions that may lie between acting and learning: what was asked for, or what the learners tolerate."""
+    tolerated = min((LEARNERS[part.player].max_lag for part in parts if part.learns), default=0)
+    if plan.max_lag is not None and plan.max_lag > tolerated:
+        raise ConfigError(f"max_lag={plan.max_lag} is more than the learners of this herd tolerate: use {tolerated}")
+    return tolerated if plan.max_lag is None else plan.max_lag
+
+
 def make_seat(part: Part, plan: Plan, spec: GameSpec, device: str) -> Seat:
     """Whoever acts for this part; a learner's policy has no weights until they are published."""
     group = spec.groups[part.group]
@@ -100,27 +108,29 @@ def make_seat(part: Part, plan: Plan, spec: GameSpec, device: str) -> Seat:
 
 def make_learners(part: Part, plan: Plan, spec: GameSpec, device: str, slices: int, threads: int = 1) -> list[Learner]:
     """The part's learners, its agents split into balanced slices."""
-    options = learner_options(plan, part.player)
-    return [
-        LEARNERS[part.player](
-            Post(
-                group=spec.groups[part.group],
-                group_index=part.group,
-                first=part.first + a,
-                last=part.first + b,
-                herd_first=part.herd_first + a,
-                seed=plan.seed,
-                turns=spec.turns,
-                round_episodes=plan.round_episodes,
-                total_updates=plan.updates_due(plan.total_episodes),
-                precision=plan.precision,
-                device=device,
-                threads=threads,
-            ),
-            options,
-        )
-        for a, b in shares(part.agents, slices)
-    ]
+    return [make_learner(part, plan, spec, device, own, threads) for own in shares(part.agents, slices)]
+
+
+def make_learner(
+    part: Part, plan: Plan, spec: GameSpec, device: str, agents: tuple[int, int], threads: int = 1
+) -> Learner:
+    """A learner for agents first … last-1 of a part."""
+    first, last = agents
+    post = Post(
+        group=spec.groups[part.group],
+        group_index=part.group,
+        first=part.first + first,
+        last=part.first + last,
+        herd_first=part.herd_first + first,
+        seed=plan.seed,
+        turns=spec.turns,
+        round_episodes=plan.round_episodes,
+        total_updates=plan.updates_due(plan.total_episodes),
+        precision=plan.precision,
+        device=device,
+        threads=threads,
+    )
+    return LEARNERS[part.player](post, learner_options(plan, part.player))
 
 
 def _frozen(part: Part, spec: GameSpec, device: str) -> Policy:

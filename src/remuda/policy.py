@@ -13,6 +13,9 @@ from remuda.game import Group
 from remuda.kernels import kernel
 from remuda.rng import Keys, below, uniform
 
+UNVERSIONED = -1
+"""The version of players that are not being trained."""
+
 
 @dataclass(frozen=True)
 class Sight:
@@ -38,11 +41,11 @@ class Policy(ABC):
 
     frames: int = 1
     extras: tuple[str, ...] = ()
-    version: int = 0
 
     def __init__(self, group: Group, agents: int) -> None:
         self.group = group
         self.agents = agents
+        self.versions = np.full(agents, UNVERSIONED)  # of each agent's row
 
     @abstractmethod
     def act(self, sight: Sight, first: int, last: int) -> Choice:
@@ -53,9 +56,9 @@ class Policy(ABC):
         """All that acting depends on, one row per agent; no columns for a player without weights."""
         return np.zeros((self.agents, 0), np.float32)
 
-    def load(self, rows: NDArray[np.float32], version: int) -> None:
-        """Take over published rows. Only called between turns."""
-        self.version = version
+    def load(self, rows: NDArray[np.float32], versions: int | NDArray[np.int64]) -> None:
+        """Take over published rows and their versions. Only called between turns."""
+        self.versions[:] = versions
 
     def weights(self) -> list[dict[str, NDArray[np.float32]]]:
         """`named` of the rows it plays with."""

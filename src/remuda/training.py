@@ -27,10 +27,11 @@ from remuda.engines import Site, check_engine, find_engine, resolve_device
 from remuda.errors import CheckpointError, ConfigError, RunError, Stopped
 from remuda.game import GameSpec
 from remuda.games import find_game
-from remuda.herd import assign, parameters
+from remuda.herd import assign, parameters, tolerated_lag
 from remuda.kernels import is_cached
 from remuda.loop import Loop
 from remuda.placement.base import Collectors, Trainers, Update
+from remuda.placement.supervise import Crew
 from remuda.run import CONFIG, RESULT, Run, to_json
 from remuda.settings import make_plan, spec_of
 from remuda.telemetry.metrics import read_table
@@ -111,7 +112,9 @@ def _go(folder: Path, plan: Plan, start_from: Path | None, callback: Callback | 
     check_engine(plan)
     compiled = _is_compiled(plan)
     spec = spec_of(plan)
-    site = Site(plan, spec, assign(plan, spec), resolve_device(plan.device), stop)
+    parts = assign(plan, spec)
+    crew = Crew(stop)
+    site = Site(plan, spec, parts, resolve_device(plan.device), stop, crew)
     with ExitStack() as stack:
         stack.enter_context(one_thread_each())
         collectors, trainers = _build(site)
@@ -121,7 +124,11 @@ def _go(folder: Path, plan: Plan, start_from: Path | None, callback: Callback | 
         progress = Progress(plan.total_episodes, facts.episodes, folder / "console.log", quiet)
         stack.enter_context(progress)
         recorder = Recorder(folder, site, progress, callback, asked.set)
-        loop = Loop(plan, collectors, trainers, recorder, stop, Update(0, trainers.rows()))
+        crew.say = progress.say
+        loop = Loop(
+            plan, collectors, trainers, recorder, stop, Update(0, trainers.rows()),
+            free=find_engine(plan.engine).free and not plan.deterministic, max_lag=tolerated_lag(plan, parts),
+        )  # fmt: skip
         if start_from:
             _restore(loop, recorder, start_from, facts)
             _forget_later(start_from)
@@ -159,7 +166,7 @@ def _build(site: Site) -> tuple[Collectors, Trainers]:
 
 def memory_needed(plan: Plan, spec: GameSpec, trainers: Trainers) -> tuple[int, int]:
     """Bytes the learners will hold, and bytes of a round of episodes on its way to them."""
-    held = sum(learner.memory_bytes() for slices in trainers.learners.values() for learner in slices)
+    held = trainers.memory_bytes()
     rest = 40  # bytes per agent and turn: action, age, reward, flags, what the policy adds
     obs = sum((int(np.prod(g.obs_shape)) * np.dtype(g.obs_dtype).itemsize + rest) * g.size for g in spec.groups)
     return held, obs * (spec.turns + 1) * plan.round_episodes * (1 + plan.lag)
@@ -198,6 +205,7 @@ class Facts(Options):
     collect: list[float] = Field(min_length=2, max_length=2)
     learn: list[float] = Field(min_length=2, max_length=2)
     waited_s: float = Field(ge=0)
+    unfinished: list[int] = Field(default_factory=list)
     best: float | None
     evaluation: dict[str, Any] | None
 
@@ -297,7 +305,7 @@ def _restore(loop: Loop, recorder: Recorder, start_from: Path, facts: Facts) -> 
         raise CheckpointError(f"checkpoint {start_from} does not fit: {error}") from None
     except (KeyError, ValueError, TypeError, IndexError, RuntimeError) as error:
         raise CheckpointError(f"checkpoint {start_from} does not fit this plan: {error}") from None
-    loop.resume(facts.rounds, facts.attended, Update(facts.published, rows))
+    loop.resume(facts.rounds, facts.attended, Update(facts.published, rows), facts.unfinished)
     recorder.steps, recorder.best, recorder.evaluation = facts.agent_steps, facts.best, facts.evaluation
     recorder.wall_before = facts.wall_s
     loop.collectors.spent.wall, loop.collectors.spent.cpu = facts.collect
@@ -308,7 +316,7 @@ def _restore(loop: Loop, recorder: Recorder, start_from: Path, facts: Facts) -> 
 def _introduce(progress: Progress, loop: Loop, recorder: Recorder) -> None:
     """Say who trains, and what it will take, before it is taken."""
     plan, spec = loop.plan, recorder.spec
-    recorder.load(loop.published.rows)
+    recorder.load(loop.published.rows or {})
     learning = sum(part.agents for part in recorder.parts if part.learns)
     numbers = parameters([seat.policy for seat in recorder.seats])
     held, moving = memory_needed(plan, spec, loop.trainers)
@@ -352,10 +360,8 @@ def _sum_up(loop: Loop, recorder: Recorder, compile_s: float) -> None:
     episodes = plan.episodes_after(loop.rounds)
     wall = recorder.wall_s - compile_s
     usage = resource.getrusage(resource.RUSAGE_SELF)
-    updates = [0] * recorder.spec.agents
-    for slices in loop.trainers.learners.values():
-        for learner in slices:
-            updates[learner.post.herd_first : learner.post.herd_first + learner.post.agents] = learner.steps.tolist()
+    steps = loop.trainers.steps()
+    updates = [steps.get(agent, 0) for agent in range(recorder.spec.agents)]
     result = {
         "run": str(folder),
         "game": plan.game,

@@ -31,7 +31,7 @@ PLAN: dict[str, Any] = {
 def test_nothing_is_left_out() -> None:
     assert set(GAMES) == set(SHIPPED)
     assert set(TUNED) == set(LEARNERS)
-    assert set(ENGINES) == {"sequential", "vectorized"}
+    assert set(ENGINES) == {"sequential", "vectorized", "threads", "sync", "executor", "actor-learner"}
 
 
 def train(out: Path, game: str, learner: str, **settings: Any) -> remuda.Run:

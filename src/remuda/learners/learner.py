@@ -58,6 +58,10 @@ class Learner(ABC):
     """What `update` reports."""
     steps: NDArray[np.int64]
     """Gradient steps each agent really made, (agents,)."""
+    keeps_fragments: bool = False
+    """Whether `take` keeps the fragment itself, whose memory must then stay as it is until `update`."""
+    piecemeal: bool = True
+    """Whether a round's updates can be made a few at a time, and more of them without new data."""
     helpers_cpu_s: float = 0.0
     """Processor time spent in threads of its own."""
 

@@ -24,7 +24,7 @@ from remuda import rng
 from remuda.errors import CheckpointError
 from remuda.game import Group
 from remuda.kernels import kernel
-from remuda.policy import Policy
+from remuda.policy import UNVERSIONED, Policy
 from remuda.rng import Keys, Stream
 
 LEAST_ROWS = 4
@@ -206,9 +206,9 @@ class StackedPolicy(Policy):
         """Weights, then the other columns."""
         return self._rows
 
-    def load(self, rows: NDArray[np.float32], version: int) -> None:
+    def load(self, rows: NDArray[np.float32], versions: int | NDArray[np.int64]) -> None:
         """Take over published rows."""
-        super().load(rows, version)
+        super().load(rows, versions)
         self._rows[:] = rows
         self._weights.copy_(torch.from_numpy(self._rows[:, : self.layout.size]))
         self._slices = {(0, self.agents): self.prepare(self.layout.arrays(self._weights))}
@@ -231,7 +231,7 @@ class StackedPolicy(Policy):
     def load_weights(self, weights: list[dict[str, NDArray[np.float32]]]) -> None:
         """Take over named arrays; the other columns stay as they are."""
         rows = np.stack([self.layout.row(arrays) for arrays in weights])
-        self.load(np.concatenate([rows, self._rows[:, self.layout.size :]], axis=1), 0)
+        self.load(np.concatenate([rows, self._rows[:, self.layout.size :]], axis=1), UNVERSIONED)
 
 
 class Adam:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from remuda.collect import Task
 from remuda.config import Plan
-from remuda.fragment import Fragment
-from remuda.learners.learner import Learner
-from remuda.threads import thread_pool
+from remuda.fragment import Fragment, Purpose, cut
+from remuda.placement.slots import Token
+from remuda.policy import UNVERSIONED
 
 Rows = dict[int, NDArray[np.float32]]
 """What acting depends on: for each part of the herd that learns, one row per agent."""
@@ -39,9 +39,50 @@ class Update:
     """One round of learning: new rows, their version, and what each learner reports per agent."""
 
     version: int
-    rows: Rows
+    rows: Rows | None  # None: the trainers have published them themselves
     metrics: dict[int, dict[str, NDArray[np.float64]]] = field(default_factory=dict)
     spent: Spent = field(default_factory=Spent)
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """What a task brought: one fragment per group, in memory that is lent until `release` is called."""
+
+    task: Task
+    fragments: Sequence[Fragment]
+    release: Callable[[], None] = lambda: None
+    token: Token | None = None  # the slot it lies in, if it lies in one
+
+    @property
+    def episodes(self) -> int:
+        """How many episodes it holds."""
+        return len(self.task.episodes)
+
+    @property
+    def purpose(self) -> Purpose:
+        """Why they were played."""
+        return self.task.purpose
+
+    @property
+    def oldest(self) -> int:
+        """The oldest version that played it."""
+        versions = np.concatenate([fragment.versions.ravel() for fragment in self.fragments])
+        return int(versions[versions != UNVERSIONED].min(initial=np.iinfo(np.int64).max))
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Neighbouring worlds of a delivery that belong to one round."""
+
+    round: int  # from 1
+    delivery: Delivery
+    worlds: slice
+    release: Callable[[], None]  # call once when done with it
+
+    @property
+    def fragments(self) -> list[Fragment]:
+        """One per group, as views."""
+        return [cut(fragment, self.worlds) for fragment in self.delivery.fragments]
 
 
 class Collectors(ABC):
@@ -58,12 +99,12 @@ class Collectors(ABC):
         """Hand out episodes."""
 
     @abstractmethod
-    def recv(self, timeout_s: float) -> Sequence[Fragment]:
-        """Whatever is ready first, one fragment per group; raises Stopped when asked to end."""
+    def recv(self, timeout_s: float) -> Delivery:
+        """Whatever is ready first; raises Stopped when asked to end."""
 
     @abstractmethod
-    def publish(self, rows: Rows, version: int) -> None:
-        """Play with these rows from now on."""
+    def publish(self, rows: Rows, version: int, purpose: Purpose = Purpose.TRAIN) -> None:
+        """Play episodes of this purpose with these rows from now on."""
 
     @abstractmethod
     def close(self) -> None:
@@ -73,92 +114,114 @@ class Collectors(ABC):
     def task_episodes(self) -> int:
         """Most episodes a task should hold here."""
 
+    def capacity(self) -> int:
+        """Episodes it makes sense to have out at once, so that nobody runs out of work."""
+        return self.task_episodes()
+
+    def oldest(self) -> int | None:
+        """The oldest version anybody is playing with right now; None where nobody plays."""
+        return None
+
+    def facts(self) -> dict[str, Any]:
+        """What a person may want to know about it in the end."""
+        return {}
+
 
 class Trainers(ABC):
-    """Learns round by round: update k takes the episodes of round k, in order.
+    """Learns round by round: update k takes the episodes of round k."""
 
-    Each part of the herd is taught by one learner or by several with a slice each.
-    """
-
-    def __init__(self, plan: Plan, learners: Mapping[int, Sequence[Learner]], threads: int = 1) -> None:
+    def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.learners = learners  # by part of the herd
         self.version = 0  # rounds learned
         self.taken = 0  # rounds received whole
         self.waited_s = 0.0  # how long poll() kept the loop from collecting without learning itself
-        self._arrived: list[Sequence[Fragment]] = []
-        self._pool = thread_pool(threads, "learn") if threads > 1 else None
+        self.lags: Counter[int] = Counter()  # turns of agents learned from, by how many versions late
+        self._have = 0  # episodes of the round under way
 
-    def take(self, fragments: Sequence[Fragment]) -> None:
-        """Receive what a task brought; a round that is complete is queued for learning."""
-        self._arrived.append(fragments)
-        have = sum(len(f[0].origin.episodes) for f in self._arrived)
-        if self.plan.episodes_after(self.taken) + have == self.plan.episodes_after(self.taken + 1):
-            deliveries, self._arrived = self._arrived, []
-            deliveries.sort(key=lambda fragments: int(fragments[0].origin.episodes[0]))
-            self.taken += 1
-            self._queue(self.taken, deliveries)
+    def start(self) -> None:
+        """Make ready to learn; the collectors have started."""
+        return
+
+    def take(self, delivery: Delivery) -> list[Piece]:
+        """Receive what a task brought, cut into rounds; whoever keeps a piece releases it."""
+        pieces: list[Piece] = []
+        first, holders = 0, [0]
+
+        def release() -> None:
+            holders[0] -= 1
+            if not holders[0]:
+                delivery.release()
+
+        while first < delivery.episodes:
+            number = self.taken + 1
+            size = self.plan.episodes_after(number) - self.plan.episodes_after(self.taken)
+            last = min(delivery.episodes, first + size - self._have)
+            pieces.append(Piece(number, delivery, slice(first, last), release))
+            self._have += last - first
+            if self._have == size:
+                self.taken, self._have = number, 0
+            first = last
+        holders[0] = len(pieces)
+        for piece in pieces:
+            self._add(piece)
+            if piece.round <= self.taken:
+                self._complete(piece.round)
+        return pieces
 
     @abstractmethod
-    def _queue(self, number: int, deliveries: list[Sequence[Fragment]]) -> None:
-        """Round `number` (from 1) is complete."""
+    def _add(self, piece: Piece) -> None:
+        """Keep or pass on a piece of a round."""
+
+    def _complete(self, number: int) -> None:
+        """Round `number` (from 1) is whole."""
+        return
+
+    def work(self) -> None:
+        """Learn what has been taken, if here and now is where learning happens."""
+        return
 
     @abstractmethod
     def poll(self, version: int) -> list[Update]:
-        """Updates not returned yet, up to `version`, waiting for it if need be."""
+        """Updates not returned yet, having waited for `version` if need be."""
 
+    def versions_after(self, rounds: int) -> int:
+        """The version acting can have once so many rounds are learned."""
+        return rounds
+
+    @abstractmethod
     def close(self) -> None:
         """Let go of everything; may be called twice."""
-        if self._pool is not None:
-            self._pool.shutdown(wait=True, cancel_futures=True)
-        for slices in self.learners.values():
-            for learner in slices:
-                learner.close()
 
+    @abstractmethod
     def rows(self) -> Rows:
         """The newest rows."""
-        return {part: np.concatenate([learner.rows() for learner in slices]) for part, slices in self.learners.items()}
 
+    @abstractmethod
+    def steps(self) -> dict[int, int]:
+        """Gradient steps made, by herd-wide number of each agent that learns."""
+
+    @abstractmethod
+    def memory_bytes(self) -> int:
+        """Bytes all learners hold."""
+
+    @abstractmethod
     def state(self) -> dict[str, NDArray[Any]]:
         """Everything the next update depends on, however the herd is sliced; every whole round must be polled."""
-        result = {}
-        for part, slices in self.learners.items():
-            states = [learner.state() for learner in slices]
-            for name in states[0]:
-                arrays = [state[name] for state in states]
-                result[f"{part}/{name}"] = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
-        return result
 
+    @abstractmethod
     def restore(self, version: int, state: Mapping[str, NDArray[Any]]) -> None:
         """Go on from `version`."""
-        self.version = self.taken = version
-        for part, slices in self.learners.items():
-            prefix, first = f"{part}/", 0
-            own = {name.removeprefix(prefix): a for name, a in state.items() if name.startswith(prefix)}
-            for learner in slices:
-                last = first + learner.post.agents
-                learner.restore({name: array[first:last] for name, array in own.items()})
-                first = last
 
-    def _learn(self, number: int, deliveries: list[Sequence[Fragment]]) -> Update:
-        """Let every learner take round `number` and make its updates."""
-        began = time.perf_counter()
-        episodes = [self.plan.episodes_after(n) for n in (number - 1, number)]
-        count = self.plan.updates_due(episodes[1]) - self.plan.updates_due(episodes[0])
+    def facts(self) -> dict[str, Any]:
+        """What a person may want to know about it in the end."""
+        return {}
 
-        def teach(learner: Learner) -> tuple[dict[str, NDArray[np.float64]], float]:
-            before = time.thread_time() + learner.helpers_cpu_s
-            for fragments in deliveries:
-                learner.take(fragments[learner.post.group_index])
-            report = learner.update(count)
-            return report, time.thread_time() + learner.helpers_cpu_s - before
 
-        everyone = [learner for slices in self.learners.values() for learner in slices]
-        reports = list(self._pool.map(teach, everyone) if self._pool else map(teach, everyone))
-        spent = Spent(time.perf_counter() - began, sum(cpu for _, cpu in reports))
-        metrics, first = {}, 0
-        for part, slices in self.learners.items():
-            own = [report for report, _ in reports[first : first + len(slices)]]
-            metrics[part] = {name: np.concatenate([report[name] for report in own]) for name in own[0]}
-            first += len(slices)
-        return Update(number, self.rows(), metrics, spent)
+def late(fragments: Sequence[Fragment], version: int) -> Counter[int]:
+    """How many turns of agents were played how many versions before `version`."""
+    lags: Counter[int] = Counter()
+    for fragment in fragments:
+        versions = fragment.versions[fragment.versions != UNVERSIONED]
+        values, counts = np.unique(version - versions, return_counts=True)
+        lags.update({int(lag): int(count) for lag, count in zip(values, counts, strict=True)})
+    return lags

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
 from typing import Any
 
-from remuda.collect import Manner, Player, Seat, Task, room, shares
+from remuda.collect import Manner, Player, Players, Seat, Task, room, shares
 from remuda.errors import OrderError
-from remuda.fragment import Fragment, cut
-from remuda.game import Game, GameSpec
-from remuda.placement.base import Collectors, Rows, Spent, Trainers, Update
+from remuda.fragment import Fragment, Purpose, cut
+from remuda.game import GameEntry
+from remuda.placement.base import Collectors, Delivery, Piece, Rows, Spent, Update
+from remuda.placement.local import LocalTrainers
 from remuda.threads import thread_pool
 
 THREAD_TURN_S = 0.001
@@ -24,8 +25,6 @@ at 2.7 ms (CAGE 2, PPO); 0.95 at 0.9 ms, 1.67 at 2.6 ms, 1.76 at 14 ms (Treasure
 """
 TRIALS = 2
 """Tasks of each size that are played on one thread, to see how long a turn takes."""
-MAX_PLAYERS = 64
-"""Players kept for reuse; each holds the arrays of its worlds."""
 
 
 class InlineCollectors(Collectors):
@@ -33,14 +32,14 @@ class InlineCollectors(Collectors):
 
     def __init__(
         self,
-        make_game: Callable[[Sequence[int]], Game],
+        entry: GameEntry,
+        options: Mapping[str, Any],
         seats: Sequence[Seat],
         manner: Manner,
         threads: int,
         stop: Callable[[], None],
     ) -> None:
         self.spent = Spent()
-        self._make_game = make_game
         self._seats = seats
         self._manner = manner
         self._threads = threads
@@ -48,7 +47,7 @@ class InlineCollectors(Collectors):
         self._turn_s: dict[int, list[float]] = {}  # by episodes in the task
         self._counting = Lock()  # of processor time; the data needs none
         self._tasks: deque[Task] = deque()
-        self._players: OrderedDict[tuple[int, ...], Player] = OrderedDict()
+        self._players = Players(entry, options, manner, lambda game: Player(game, seats, manner))
         self._pool: ThreadPoolExecutor | None = None
 
     def start(self) -> None:
@@ -64,13 +63,13 @@ class InlineCollectors(Collectors):
         """Queue it."""
         self._tasks.append(task)
 
-    def recv(self, timeout_s: float) -> Sequence[Fragment]:
+    def recv(self, timeout_s: float) -> Delivery:
         """Play the next task now."""
         if not self._tasks:
             raise OrderError("recv() without a task: call send() first")
         task = self._tasks.popleft()
         began = time.perf_counter()
-        players = [self._start(part, thread) for thread, part in enumerate(self._split(task))]
+        players = [self._players.begin(part, thread) for thread, part in enumerate(self._split(task))]
         if len(players) == 1:
             fragments = self._play(players[0], players[0].room())
             trials = self._turn_s.setdefault(len(task.episodes), [])
@@ -79,7 +78,7 @@ class InlineCollectors(Collectors):
         else:
             fragments = self._play_together(task, players)
         self.spent.wall += time.perf_counter() - began
-        return fragments
+        return Delivery(task, fragments)
 
     def _split(self, task: Task) -> list[Task]:
         """Balanced parts of neighbouring worlds, one per thread that is worth it."""
@@ -95,23 +94,10 @@ class InlineCollectors(Collectors):
             return 1
         return max(1, min(self._threads, int(min(trials) / THREAD_TURN_S)))
 
-    def _start(self, task: Task, thread: int) -> Player:
-        """This thread's player for the task's worlds, kept from last time if there was one."""
-        worlds = tuple(episode % self._manner.worlds for episode in task.episodes)
-        key = (thread, *worlds)
-        if key not in self._players:
-            self._players[key] = Player(self._make_game(worlds), self._seats, self._manner)
-        self._players.move_to_end(key)
-        if len(self._players) > MAX_PLAYERS:
-            self._players.popitem(last=False)
-        self._players[key].start(task)
-        return self._players[key]
-
     def _play_together(self, task: Task, players: list[Player]) -> list[Fragment]:
         """Every player fills its own columns of fragments that all share."""
         assert self._pool is not None, "start() first"
-        spec: GameSpec = players[0].game.spec
-        rooms = room(spec, self._seats, self._manner, task)
+        rooms = room(players[0].game.spec, self._seats, self._manner, task)
         jobs, first = [], 0
         for player in players:
             worlds = slice(first, first + player.game.worlds)
@@ -128,7 +114,7 @@ class InlineCollectors(Collectors):
             self.spent.cpu += time.thread_time() - began
         return fragments
 
-    def publish(self, rows: Rows, version: int) -> None:
+    def publish(self, rows: Rows, version: int, purpose: Purpose = Purpose.TRAIN) -> None:
         """Load them; all players share the same policies."""
         for part, own in rows.items():
             self._seats[part].policy.load(own, version)
@@ -140,27 +126,30 @@ class InlineCollectors(Collectors):
             self._pool = None
 
 
-class InlineTrainers(Trainers):
-    """Learns when polled, before anything else happens."""
+class InlineTrainers(LocalTrainers):
+    """Learns when nothing else happens."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._rounds: deque[tuple[int, list[Sequence[Fragment]]]] = deque()
-        self._done: deque[Update] = deque()
+        self._rounds: deque[tuple[int, list[Piece]]] = deque()
+        self._done: list[Update] = []
 
-    def _queue(self, number: int, deliveries: list[Sequence[Fragment]]) -> None:
-        self._rounds.append((number, deliveries))
+    def _complete(self, number: int) -> None:
+        self._rounds.append((number, self._round(number)))
 
     def _learn_next(self) -> None:
-        number, deliveries = self._rounds.popleft()
-        self._done.append(self._learn(number, deliveries))
+        number, pieces = self._rounds.popleft()
+        self._done.append(self._learn(number, pieces))
         self.version = number
 
+    def work(self) -> None:
+        """Learn every whole round now."""
+        while self._rounds:
+            self._learn_next()
+
     def poll(self, version: int) -> list[Update]:
-        """Learn up to `version` now."""
+        """Learn up to `version` now, if it is not done yet."""
         while self._rounds and self.version < version:
             self._learn_next()
-        updates = []
-        while self._done and self._done[0].version <= version:
-            updates.append(self._done.popleft())
-        return updates
+        done, self._done = self._done, []
+        return done

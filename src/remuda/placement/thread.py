@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any
 
 from remuda.errors import RemudaError
-from remuda.fragment import Fragment
-from remuda.placement.base import Trainers, Update
+from remuda.placement.base import Update
+from remuda.placement.local import LocalTrainers
 from remuda.threads import thread_pool
 
 LIMIT_S = 3600.0
 """Longest wait for a round to be learned; a thread that takes longer is taken for hung."""
 
 
-class ThreadTrainers(Trainers):
-    """Learns each round as soon as it is complete; torch and the kernels let go of the GIL meanwhile."""
+class ThreadTrainers(LocalTrainers):
+    """Learns each round as soon as it is whole; torch and the kernels let go of the GIL meanwhile."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -27,14 +26,14 @@ class ThreadTrainers(Trainers):
         self._hung = False
         self._futures: deque[tuple[int, Future[Update]]] = deque()
 
-    def _queue(self, number: int, deliveries: list[Sequence[Fragment]]) -> None:
-        self._futures.append((number, self._thread.submit(self._learn, number, deliveries)))
+    def _complete(self, number: int) -> None:
+        self._futures.append((number, self._thread.submit(self._learn, number, self._round(number))))
 
     def poll(self, version: int) -> list[Update]:
-        """Wait for the thread to reach `version`; whatever it raised is raised here."""
+        """What is learned, having waited for the thread to reach `version`; whatever it raised is raised here."""
         began = time.perf_counter()
         updates = []
-        while self._futures and self._futures[0][0] <= version:
+        while self._futures and (self._futures[0][0] <= version or self._futures[0][1].done()):
             number, future = self._futures.popleft()
             try:
                 updates.append(future.result(LIMIT_S))

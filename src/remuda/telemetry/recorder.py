@@ -94,9 +94,9 @@ class Recorder:
 
     def collected(self, round_: int, fragments: Sequence[Fragment]) -> None:
         """Count episodes."""
-        tally = self._tallies.setdefault(round_ + 1, Tally())
+        tally = self._tallies.setdefault(round_, Tally())
         tally.add(fragments)
-        done = self.plan.episodes_after(round_) + tally.episodes
+        done = self.plan.episodes_after(round_ - 1) + tally.episodes
         self.progress.played(done, self.steps + sum(t.steps for t in self._tallies.values()))
 
     def learned(self, update: Update) -> None:
@@ -163,7 +163,7 @@ class Recorder:
         if np.isfinite(total.mean()) and (self.best is None or total.mean() > self.best):
             self.best = float(total.mean())
             facts = {"version": published.version, "total_return": self.best, **self.identity()}
-            checkpoint.write(self.folder / "best", {"policy": self._named(published.rows)}, facts)
+            checkpoint.write(self.folder / "best", {"policy": self._named(published.rows or {})}, facts)
 
     def save(self, loop: Loop) -> None:
         """Write a checkpoint of the last whole round, then forget the oldest."""
@@ -180,6 +180,7 @@ class Recorder:
             "collect": [spent.wall, spent.cpu],
             "learn": [self.learning.wall, self.learning.cpu],
             "waited_s": loop.trainers.waited_s,
+            "unfinished": loop.unfinished,
             "best": self.best,
             "evaluation": self.evaluation,
         }
@@ -187,8 +188,9 @@ class Recorder:
             "learner": loop.trainers.state(),
             "policy": self._named(loop.trainers.rows()),
         }
-        if loop.published.version != loop.trainers.version:
-            files["acting"] = {str(part): rows for part, rows in loop.published.rows.items()}
+        acting = loop.published.rows
+        if loop.published.version != loop.trainers.version and acting is not None:
+            files["acting"] = {str(part): rows for part, rows in acting.items()}
         folder = self.folder / "checkpoints"
         checkpoint.write(folder / f"{facts['episodes']:09d}", files, facts)
         for old in sorted(folder.glob("[0-9]*"))[: -self.plan.keep_checkpoints]:

@@ -6,6 +6,7 @@ red). A second group that plays red would note its choice in `act` in the same w
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
@@ -15,7 +16,7 @@ from pydantic import BeforeValidator, Field
 
 from remuda.config import Options
 from remuda.errors import ConfigError
-from remuda.game import Game, GameEntry, GameSpec, Group, deal
+from remuda.game import Game, GameEntry, GameSpec, Group, deal, kinds_of_worlds
 from remuda.games.cage2.defenders import DEFENDERS
 from remuda.games.cage2.network import (
     DETECTED,
@@ -260,10 +261,15 @@ def _count(s: Any, metrics: Any) -> None:
         metrics[DECOYS_PLACED] += 1
 
 
+def _kinds(options: Cage2Options) -> int:
+    return math.lcm(kinds_of_worlds(options), len(AGENTS) if options.red == "mixed" else 1)
+
+
 ENTRY = GameEntry(
     name="cage2",
     summary="CAGE Challenge 2: defend a network of 13 hosts against scripted intruders",
     options=Cage2Options,
     make=Cage2,
     players=DEFENDERS,
+    kinds=_kinds,
 )

@@ -1,0 +1,105 @@
+"""Learning in this process: the learners themselves, and a round of theirs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remuda.config import Plan
+from remuda.learners.learner import Learner
+from remuda.placement.base import Piece, Rows, Spent, Trainers, Update, late
+from remuda.threads import thread_pool
+
+
+class LocalTrainers(Trainers):
+    """Each part of the herd is taught by one learner or by several with a slice each."""
+
+    def __init__(self, plan: Plan, learners: Mapping[int, Sequence[Learner]], threads: int = 1) -> None:
+        super().__init__(plan)
+        self.learners = learners  # by part of the herd
+        self._arrived: dict[int, list[Piece]] = {}  # by round
+        self._pool = thread_pool(threads, "learn") if threads > 1 else None
+
+    def _add(self, piece: Piece) -> None:
+        self._arrived.setdefault(piece.round, []).append(piece)
+
+    def _round(self, number: int) -> list[Piece]:
+        """The pieces of a whole round, in the order of their episodes."""
+        return sorted(self._arrived.pop(number), key=lambda piece: piece.delivery.task.episodes[piece.worlds][0])
+
+    def _learn(self, number: int, pieces: list[Piece]) -> Update:
+        """Let every learner take round `number` and make its updates."""
+        began = time.perf_counter()
+        deliveries = [piece.fragments for piece in pieces]
+        for fragments in deliveries:
+            self.lags.update(late(fragments, number - 1))
+        count = self.plan.updates_in(number)
+
+        def teach(learner: Learner) -> tuple[dict[str, NDArray[np.float64]], float]:
+            before = time.thread_time() + learner.helpers_cpu_s
+            for fragments in deliveries:
+                learner.take(fragments[learner.post.group_index])
+            report = learner.update(count)
+            return report, time.thread_time() + learner.helpers_cpu_s - before
+
+        everyone = [learner for slices in self.learners.values() for learner in slices]
+        reports = list(self._pool.map(teach, everyone) if self._pool else map(teach, everyone))
+        for piece in pieces:
+            piece.release()
+        spent = Spent(time.perf_counter() - began, sum(cpu for _, cpu in reports))
+        metrics, first = {}, 0
+        for part, slices in self.learners.items():
+            own = [report for report, _ in reports[first : first + len(slices)]]
+            metrics[part] = {name: np.concatenate([report[name] for report in own]) for name in own[0]}
+            first += len(slices)
+        return Update(number, self.rows(), metrics, spent)
+
+    def close(self) -> None:
+        """End the threads and let the learners go."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+        for slices in self.learners.values():
+            for learner in slices:
+                learner.close()
+
+    def rows(self) -> Rows:
+        """The newest rows."""
+        return {part: np.concatenate([learner.rows() for learner in slices]) for part, slices in self.learners.items()}
+
+    def steps(self) -> dict[int, int]:
+        """Gradient steps made, per agent that learns."""
+        return {
+            int(agent): int(steps)
+            for slices in self.learners.values()
+            for learner in slices
+            for agent, steps in zip(learner.post.numbers, learner.steps, strict=True)
+        }
+
+    def memory_bytes(self) -> int:
+        """Bytes all learners hold."""
+        return sum(learner.memory_bytes() for slices in self.learners.values() for learner in slices)
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """Everything the next update depends on, however the herd is sliced."""
+        result = {}
+        for part, slices in self.learners.items():
+            states = [learner.state() for learner in slices]
+            for name in states[0]:
+                arrays = [state[name] for state in states]
+                result[f"{part}/{name}"] = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+        return result
+
+    def restore(self, version: int, state: Mapping[str, NDArray[Any]]) -> None:
+        """Go on from `version`."""
+        self.version = self.taken = version
+        for part, slices in self.learners.items():
+            prefix, first = f"{part}/", 0
+            own = {name.removeprefix(prefix): a for name, a in state.items() if name.startswith(prefix)}
+            for learner in slices:
+                last = first + learner.post.agents
+                learner.restore({name: array[first:last] for name, array in own.items()})
+                first = last

@@ -1,0 +1,180 @@
+"""Collecting in worker processes: whole episodes as tasks, taken as they are done."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+from remuda.collect import Manner, Seat, Task
+from remuda.config import Plan
+from remuda.errors import GameError, OrderError, WorkerError
+from remuda.fragment import Purpose
+from remuda.game import GameSpec
+from remuda.herd import Part
+from remuda.placement.base import Collectors, Delivery, Rows, Spent
+from remuda.placement.slots import Layout, Owners, Room, Token
+from remuda.placement.supervise import Crew, Worker
+from remuda.placement.weights import Board
+from remuda.placement.worker import CollectJob, Play, Played
+
+AHEAD = 2
+"""Tasks a worker has at once: one it plays and one it can go on with while we are busy."""
+ATTEMPTS = 3
+"""Times a task is played when its workers keep dying of it."""
+LOOP, TRAINERS = "loop", "trainers"
+
+
+@dataclass
+class Dealt:
+    """A task in a worker's hands."""
+
+    task: Task
+    token: Token
+    worker: Worker
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How a pool is cut out."""
+
+    workers: int
+    task_episodes: int
+    slots: int
+    sync_interval: int = 0
+    asking: bool = False
+    ahead: int = AHEAD
+
+
+class PoolCollectors(Collectors):
+    """Deals tasks to workers and brings what they fill, first come first served."""
+
+    def __init__(
+        self, plan: Plan, spec: GameSpec, parts: list[Part], seats: list[Seat], device: str, shape: Shape, crew: Crew
+    ) -> None:
+        self.spent = Spent()
+        self.plan, self.shape, self.crew = plan, shape, crew
+        self.manner = Manner(plan.seed, plan.worlds, plan.parallel_actions)
+        self.seats = seats
+        self.room = Room(Layout.of(spec, seats, shape.task_episodes), shape.slots)
+        self.owners = Owners(shape.slots)
+        shapes = {index: seats[index].policy.rows.shape for index, part in enumerate(parts) if part.learns}
+        self.boards = {purpose: Board(shapes) for purpose in (Purpose.TRAIN, Purpose.EVALUATE)}
+        job = CollectJob(plan, parts, spec, device, self.room, self.boards, shape.sync_interval, shape.asking)
+        self._workers = [crew.hire(f"collect-{i}", job, self._hear, self._lose) for i in range(shape.workers)]
+        self._waiting: deque[Task] = deque()
+        self._dealt: dict[Token, Dealt] = {}
+        self._attempts: dict[Task, int] = {}
+        self._ready: deque[Delivery] = deque()
+        self._idle_s = 0.0  # workers waited for a task
+
+    def start(self) -> None:
+        """Start the workers."""
+        self.crew.start()
+
+    def task_episodes(self) -> int:
+        """A worker's share of the worlds."""
+        return self.shape.task_episodes
+
+    def capacity(self) -> int:
+        """So many that nobody runs out of work while we are busy."""
+        return self.shape.task_episodes * self.shape.workers * self.shape.ahead
+
+    def send(self, task: Task) -> None:
+        """Queue it, and deal it at once if somebody has a hand free."""
+        self._waiting.append(task)
+        self._deal()
+
+    def _deal(self) -> None:
+        """Give tasks to the workers with the fewest, as long as there are slots to fill."""
+        loads = {worker.index: 0 for worker in self._workers}
+        for dealt in self._dealt.values():
+            loads[dealt.worker.index] += 1
+        while self._waiting and self.owners.free:
+            worker = min(self._workers, key=lambda worker: loads[worker.index])
+            if loads[worker.index] >= self.shape.ahead:
+                return
+            loads[worker.index] += 1
+            task, token = self._waiting.popleft(), self.owners.lend(worker.name)
+            self._dealt[token] = Dealt(task, token, worker)
+            if not worker.busy:
+                worker.busy = True
+                self.crew.pulse.note_version(worker.index, self.boards[Purpose.TRAIN].oldest())
+            self.crew.send(worker, Play(token, task))
+
+    def recv(self, timeout_s: float) -> Delivery:
+        """The first that is done."""
+        began = time.perf_counter()
+        while not self._ready:
+            if not self._dealt and not self._waiting:
+                raise OrderError("recv() without a task: call send() first")
+            self._deal()
+            if not self.crew.step(timeout_s - (time.perf_counter() - began)):
+                raise WorkerError(f"no worker finished a task within {timeout_s:.0f} s")
+        self.spent.wall += time.perf_counter() - began
+        return self._ready.popleft()
+
+    def _hear(self, worker: Worker, message: Any) -> None:
+        if isinstance(message, Played):
+            self._done(worker, message)
+
+    def _done(self, worker: Worker, message: Played) -> None:
+        token = message.token
+        if token not in self._dealt or not self.owners.holds(token, worker.name):
+            return  # of a worker that was given up and spoke after all
+        task = self._dealt.pop(token).task
+        self._attempts.pop(task, None)
+        self.owners.move(token, worker.name, LOOP)
+        fragments = self.room.fragments(token.slot, task, self.manner, message.turns)
+        self._ready.append(Delivery(task, fragments, lambda: self.owners.give_back(token, LOOP), token))
+        self.spent.cpu += message.cpu_s
+        self._idle_s += message.waited_s
+        worker.peak_bytes = max(worker.peak_bytes, message.peak_bytes)
+        worker.busy = any(dealt.worker is worker for dealt in self._dealt.values())
+        self._deal()
+
+    def _lose(self, worker: Worker, why: str) -> None:
+        """Take back what it had and have it played again."""
+        mine = [dealt for dealt in self._dealt.values() if dealt.worker is worker]
+        self.owners.reclaim(worker.name)
+        for number, dealt in enumerate(reversed(mine)):
+            del self._dealt[dealt.token]
+            if number == len(mine) - 1:  # the one it was at
+                self._count_attempt(dealt.task, why)
+            self._waiting.appendleft(dealt.task)
+        self._deal()
+
+    def _count_attempt(self, task: Task, why: str) -> None:
+        attempts = self._attempts[task] = self._attempts.get(task, 0) + 1
+        if attempts >= ATTEMPTS:
+            raise GameError(
+                f"{task.purpose} episodes {task.episodes[0]} to {task.episodes[-1]}, seed {self.plan.seed}, ended "
+                f"{attempts} workers, the last one so: {why}; engine=sequential plays them in this process"
+            )
+
+    def publish(self, rows: Rows, version: int, purpose: Purpose = Purpose.TRAIN) -> None:
+        """Put them on the board; workers look before an episode."""
+        for part, own in rows.items():
+            self.boards[purpose].publish(part, own, version)
+
+    def oldest(self) -> int | None:
+        """The oldest version anybody plays with."""
+        playing = {dealt.worker.index for dealt in self._dealt.values() if dealt.task.purpose is Purpose.TRAIN}
+        return min((self.crew.pulse.version(index) for index in playing), default=None)
+
+    def facts(self) -> dict[str, Any]:
+        """What a person may want to know in the end."""
+        return {
+            "slots": self.room.count,
+            "slots_used_at_most": self.owners.peak,
+            "collectors_waited_s": self._idle_s,
+            "restarts": sum(worker.restarts for worker in self._workers),
+        }
+
+    def close(self) -> None:
+        """End the workers and let the memory go."""
+        self.crew.close()
+        self.room.memory.close()
+        for board in self.boards.values():
+            board.memory.close()

@@ -1,0 +1,341 @@
+"""Worker processes under supervision: started, listened to, replaced when they die or fall silent, and ended.
+
+One pipe per worker, small messages only. Workers come from a preloaded fork server where there is one,
+else from spawn; they die with us, and we notice within a wait when one of them dies.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import os
+import selectors
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import IntEnum
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import Any, Protocol
+
+import numpy as np
+
+from remuda.errors import ConfigError, GameError, RemudaError, WorkerError
+from remuda.placement.shared import Memory, plan_fields
+from remuda.threads import one_thread_each
+
+START_LIMIT_S = 120.0
+"""Longest a worker may take from its start to its first word, and a hundredth of it more for each other worker."""
+SILENCE_LIMIT_S = 600.0
+"""Longest a worker may be at one turn or one update before it is taken for hung."""
+END_LIMIT_S = 5.0
+"""Longest a worker may take to end after being told; then it is killed."""
+LOOK_UP_S = 0.5
+"""Waits on handles are interrupted so often, to see whether somebody asked us to stop."""
+RESTARTS = 10
+"""Deaths in a row, without a single finished task between them, after which a run gives up."""
+PR_SET_PDEATHSIG = 1
+PRELOAD = "remuda.placement.worker"
+
+
+class Phase(IntEnum):
+    """What a worker is doing."""
+
+    STARTING = 0
+    WAITING = 1
+    PLAYING = 2
+    ASKING = 3
+    TAKING = 4
+    LEARNING = 5
+
+
+class Pulse:
+    """What every worker last said it was doing: one row each, written by it alone, read by us."""
+
+    def __init__(self, workers: int) -> None:
+        names = ("phase", "turn", "version")
+        self._fields, size = plan_fields(
+            [*((name, (workers, 8), np.int64) for name in names), ("beat", (workers, 8), np.float64)]
+        )
+        self.memory = Memory(size)
+
+    def beat(self, worker: int, phase: Phase, turn: int = 0) -> None:
+        """I am alive, and this is what I do."""
+        self._fields["phase"].view(self.memory)[worker, 0] = phase
+        self._fields["turn"].view(self.memory)[worker, 0] = turn
+        self._fields["beat"].view(self.memory)[worker, 0] = time.monotonic()
+
+    def note_version(self, worker: int, version: int) -> None:
+        """This is the oldest version I play with."""
+        self._fields["version"].view(self.memory)[worker, 0] = version
+
+    def version(self, worker: int) -> int:
+        """The oldest version it plays with."""
+        return int(self._fields["version"].view(self.memory)[worker, 0])
+
+    def silence_s(self, worker: int) -> float:
+        """Seconds since the last beat."""
+        return time.monotonic() - float(self._fields["beat"].view(self.memory)[worker, 0])
+
+    def last(self, worker: int) -> str:
+        """The last thing it said, in words."""
+        phase = Phase(int(self._fields["phase"].view(self.memory)[worker, 0]))
+        return f"{phase.name.lower()}, turn {int(self._fields['turn'].view(self.memory)[worker, 0])}"
+
+
+class Job(Protocol):
+    """What a worker is to do; pickled once, when the worker starts."""
+
+    def run(self, connection: Connection, life: Life) -> None:
+        """Work until the connection closes."""
+
+
+@dataclass(frozen=True)
+class Life:
+    """A worker's side of the supervision."""
+
+    index: int
+    name: str
+    pulse: Pulse
+
+    def beat(self, phase: Phase, turn: int = 0) -> None:
+        """I am alive, and this is what I do."""
+        self.pulse.beat(self.index, phase, turn)
+
+
+@dataclass
+class Worker:
+    """Our side of one worker."""
+
+    index: int
+    name: str
+    job: Job
+    hear: Callable[[Worker, Any], None]  # what to do with its messages
+    lose: Callable[[Worker, str], None]  # what to do when it is gone, and why; it has been replaced already
+    process: BaseProcess | None = None
+    connection: Connection | None = None
+    ready: bool = False
+    busy: bool = False  # somebody waits for it
+    restarts: int = 0
+    peak_bytes: int = 0
+
+
+@dataclass
+class Crew:
+    """All workers of a run, whatever they do, and the one place where we wait for them."""
+
+    stop: Callable[[], None]
+    say: Callable[[str], None] = lambda text: None
+    workers: list[Worker] = field(default_factory=list)
+    silence_limit_s: float = SILENCE_LIMIT_S
+    failures: int = 0  # deaths since anybody last finished anything
+    _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
+    _pulse: Pulse | None = None
+    _context: Any = None
+    _closed: bool = False
+
+    def hire(
+        self, name: str, job: Job, hear: Callable[[Worker, Any], None], lose: Callable[[Worker, str], None]
+    ) -> Worker:
+        """Add a worker; it starts with the others."""
+        worker = Worker(len(self.workers), name, job, hear, lose)
+        self.workers.append(worker)
+        return worker
+
+    @property
+    def pulse(self) -> Pulse:
+        """What the workers say they are doing."""
+        assert self._pulse is not None, "start() first"
+        return self._pulse
+
+    def start(self) -> None:
+        """Start everybody and wait until all are ready; only the first call does anything."""
+        if self._pulse is not None:
+            return
+        self._pulse = Pulse(len(self.workers))
+        self._context = process_context()
+        for worker in self.workers:
+            self._start(worker)
+        deadline = time.monotonic() + START_LIMIT_S * (1 + len(self.workers) / 100)
+        while not all(worker.ready for worker in self.workers):
+            if time.monotonic() > deadline:
+                late = next(worker for worker in self.workers if not worker.ready)
+                raise WorkerError(f"{late.name} did not start within {START_LIMIT_S:.0f} s")
+            self.step(deadline - time.monotonic())
+
+    def _start(self, worker: Worker) -> None:
+        ours, theirs = self._context.Pipe()
+        life = Life(worker.index, worker.name, self.pulse)
+        self.pulse.beat(worker.index, Phase.STARTING)
+        process = self._context.Process(target=_live, args=(worker.job, theirs, life), name=worker.name, daemon=True)
+        process.start()
+        theirs.close()
+        worker.process, worker.connection, worker.ready, worker.busy = process, ours, False, False
+        self._selector.register(ours, selectors.EVENT_READ, (worker, "speaks"))
+        self._selector.register(process.sentinel, selectors.EVENT_READ, (worker, "ended"))
+
+    def step(self, timeout_s: float) -> bool:
+        """Wait until anybody speaks or dies, and have that dealt with; False if nobody did in time."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            self.stop()
+            events = self._selector.select(max(0.0, min(LOOK_UP_S, deadline - time.monotonic())))
+            speaking = {key.data[0].index for key, _ in events if key.data[1] == "speaks"}
+            for key, _ in events:
+                worker, what = key.data
+                if self._selector.get_map().get(key.fd) is not key:
+                    continue  # a worker that was replaced meanwhile
+                if what == "speaks":
+                    self._hear(worker)
+                elif worker.index not in speaking:  # its last words come first
+                    self._bury(worker, None)
+            if events:
+                return True
+            self._look_for_silence()
+            if time.monotonic() >= deadline:
+                return False
+
+    def _hear(self, worker: Worker) -> None:
+        assert worker.connection is not None
+        try:
+            message = worker.connection.recv()
+        except (EOFError, OSError):
+            self._bury(worker, None)
+            return
+        if isinstance(message, Ready):
+            worker.ready = True
+        elif isinstance(message, Failed):
+            raise message.error(worker.name)
+        else:
+            self.failures = 0
+            worker.hear(worker, message)
+
+    def _look_for_silence(self) -> None:
+        for worker in self.workers:
+            silent_s = self.pulse.silence_s(worker.index)
+            if worker.busy and silent_s > self.silence_limit_s:
+                self._bury(worker, f"silent for {silent_s:.0f} s")
+
+    def _bury(self, worker: Worker, reason: str | None) -> None:
+        """A worker is gone, or must go: put another in its place."""
+        last = self.pulse.last(worker.index)
+        why = self._end(worker, reason)
+        self.failures += 1
+        text = f"{worker.name} {why} (last: {last})"
+        if self.failures > RESTARTS:
+            raise WorkerError(f"{text}; {RESTARTS} workers in a row ended before they finished anything")
+        self.say(f"{text}: replaced, what it was doing is done again")
+        worker.restarts += 1
+        self._start(worker)
+        worker.lose(worker, text)
+
+    def _end(self, worker: Worker, reason: str | None) -> str:
+        """Make sure a worker is gone; returns how it went."""
+        assert worker.process is not None
+        assert worker.connection is not None
+        self._selector.unregister(worker.connection)
+        self._selector.unregister(worker.process.sentinel)
+        worker.connection.close()
+        if reason is not None:
+            worker.process.kill()
+        worker.process.join(END_LIMIT_S)
+        if worker.process.exitcode is None:
+            worker.process.kill()
+            worker.process.join(END_LIMIT_S)
+        code = worker.process.exitcode
+        worker.process.close()
+        return reason or (
+            f"was killed by {_signal_name(-code)}" if code and code < 0 else f"ended with exit code {code}"
+        )
+
+    def send(self, worker: Worker, message: Any) -> None:
+        """Tell a worker something; if it is gone we hear of that in the next step."""
+        assert worker.connection is not None
+        with suppress(OSError):
+            worker.connection.send(message)
+
+    def close(self) -> None:
+        """End everybody: told first, killed if they do not listen. May be called twice."""
+        if self._closed or self._pulse is None:
+            return
+        self._closed = True
+        running = [worker for worker in self.workers if worker.process is not None]
+        for worker in running:
+            if worker.connection is not None:
+                worker.connection.close()
+        deadline = time.monotonic() + END_LIMIT_S
+        for worker in running:
+            assert worker.process is not None
+            worker.process.join(max(0.0, deadline - time.monotonic()))
+            if worker.process.exitcode is None:
+                worker.process.kill()
+                worker.process.join(END_LIMIT_S)
+            worker.process.close()
+        self._selector.close()
+        self.pulse.memory.close()
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A worker's first word."""
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A worker's last words: an error it could not deal with."""
+
+    text: str
+    trace: str
+    of_the_game: bool
+
+    def error(self, name: str) -> RemudaError:
+        """The error to raise here, with the worker's traceback attached."""
+        error = (GameError if self.of_the_game else WorkerError)(f"{name}: {self.text}")
+        error.__cause__ = WorkerError(f"in {name}:\n{self.trace}")
+        return error
+
+
+def process_context() -> Any:
+    """How processes are started: from a fork server that has everything imported, else from nothing."""
+    if multiprocessing.current_process().name != "MainProcess" and getattr(
+        multiprocessing.current_process(), "_inheriting", False
+    ):
+        raise ConfigError(
+            'training was started again by one of its own workers: put the call under `if __name__ == "__main__":`'
+        )
+    method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+    context = multiprocessing.get_context(method)
+    if method == "forkserver":
+        context.set_forkserver_preload([PRELOAD])
+    return context
+
+
+def _signal_name(number: int) -> str:
+    return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+
+
+def _die_with_parent() -> None:
+    """Have the kernel kill us when the process we were forked from dies, however it dies."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() == 1:
+            os._exit(1)  # it died before we could ask
+
+
+def _live(job: Job, connection: Connection, life: Life) -> None:
+    """The program of every worker."""
+    _die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all of us; our parent decides when we end
+    try:
+        with one_thread_each():
+            job.run(connection, life)
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        pass  # our parent closed the pipe: it has no more work
+    except Exception as error:
+        text = str(error) if isinstance(error, RemudaError) else f"{type(error).__name__}: {error}"
+        with suppress(OSError):
+            connection.send(Failed(text, traceback.format_exc(), isinstance(error, GameError)))

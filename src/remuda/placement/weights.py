@@ -1,0 +1,103 @@
+"""Versioned weights in shared memory: one row per agent, one writer per row, any number of readers, no locks.
+
+A row has a sequence number: odd while it is being written, even otherwise. A reader copies rows that
+moved since it last looked, reads the number again and forgets what it copied if the row moved meanwhile.
+A writer that dies in the middle leaves an odd number: readers go on with the row they have.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remuda.placement.shared import Memory, plan_fields
+from remuda.policy import UNVERSIONED
+
+TRIES = 8
+"""Times a reader copies a row that keeps moving before it stays with the old one until it next looks."""
+
+_order = threading.Lock()
+
+
+def _fence() -> None:
+    """Keep what stands before this before what stands after it, on processors that reorder memory too."""
+    with _order:
+        pass
+
+
+class Board:
+    """Rows, sequence numbers and versions of every part of the herd that learns."""
+
+    def __init__(self, shapes: Mapping[int, tuple[int, int]]) -> None:
+        """`shapes`: agents and columns of each part's rows."""
+        self._fields, size = plan_fields(
+            (f"{part}/{name}", shape, dtype)
+            for part, (agents, columns) in shapes.items()
+            for name, shape, dtype in (
+                ("rows", (agents, columns), np.float32),
+                ("sequence", (agents,), np.int64),
+                ("version", (agents,), np.int64),
+            )
+        )
+        self.shapes = dict(shapes)
+        self.memory = Memory(size)
+
+    def _view(self, part: int, name: str) -> NDArray[Any]:
+        return self._fields[f"{part}/{name}"].view(self.memory)
+
+    def publish(self, part: int, rows: NDArray[np.float32], version: int, first: int = 0) -> None:
+        """Write rows first, first+1, … of a part; only ever one process writes a row."""
+        sequence, versions = self._view(part, "sequence"), self._view(part, "version")
+        board = self._view(part, "rows")
+        last = first + len(rows)
+        sequence[first:last] |= 1  # also where a writer before us died in the middle
+        _fence()
+        board[first:last] = rows
+        versions[first:last] = version
+        _fence()
+        sequence[first:last] += 1
+
+    def oldest(self) -> int:
+        """The oldest version of any row."""
+        return min((int(self._view(part, "version").min()) for part in self.shapes), default=UNVERSIONED)
+
+
+class Reader:
+    """One process's view of a board: the last whole copy of every row, and its version."""
+
+    def __init__(self, board: Board) -> None:
+        self.board = board
+        self.rows = {part: np.zeros(shape, np.float32) for part, shape in board.shapes.items()}
+        self.versions = {part: np.zeros(shape[0], np.int64) for part, shape in board.shapes.items()}
+        self.retries = 0  # copies thrown away because the row moved
+        self._seen = {part: np.full(shape[0], -1, np.int64) for part, shape in board.shapes.items()}
+
+    def refresh(self) -> list[int]:
+        """Copy the rows that moved; returns the parts in which any did."""
+        return [part for part in self.board.shapes if self._refresh(part)]
+
+    def _refresh(self, part: int) -> bool:
+        sequence = self.board._view(part, "sequence")
+        moved = np.flatnonzero(sequence != self._seen[part])
+        return sum(self._copy(part, int(agent), sequence) for agent in moved) > 0
+
+    def _copy(self, part: int, agent: int, sequence: NDArray[Any]) -> bool:
+        """One whole row, or the old one if the row is being written all the time."""
+        rows, versions = self.board._view(part, "rows"), self.board._view(part, "version")
+        for _ in range(TRIES):
+            before = int(sequence[agent])
+            if before % 2 == 0:
+                _fence()
+                row, version = rows[agent].copy(), int(versions[agent])
+                _fence()
+                if int(sequence[agent]) == before:
+                    self.rows[part][agent] = row
+                    self.versions[part][agent] = version
+                    self._seen[part][agent] = before
+                    return True
+            self.retries += 1
+        return False

@@ -1,0 +1,166 @@
+"""What workers do: play tasks into slots, with weights of their own or asking for every action."""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+
+from remuda.collect import Manner, Player, Players, Seat, Task
+from remuda.config import Plan
+from remuda.errors import WorkerError
+from remuda.fragment import Fragment, Purpose
+from remuda.game import Game, GameSpec
+from remuda.games import find_game
+from remuda.herd import Part, make_seat
+from remuda.placement.slots import Room, Token
+from remuda.placement.supervise import SILENCE_LIMIT_S, Life, Phase, Ready
+from remuda.placement.weights import Board, Reader
+from remuda.policy import UNVERSIONED
+from remuda.rng import Keys
+
+
+@dataclass(frozen=True)
+class Play:
+    """Play this task into this slot."""
+
+    token: Token
+    task: Task
+
+
+@dataclass(frozen=True)
+class Played:
+    """The slot is filled."""
+
+    token: Token
+    turns: int
+    wall_s: float
+    cpu_s: float
+    waited_s: float  # for the task
+    peak_bytes: int
+
+
+@dataclass(frozen=True)
+class Ask:
+    """Agents first … last-1 of a seat want to know what to do in this turn of this slot."""
+
+    token: Token
+    turn: int
+    seat: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class Answer:
+    """It is written in the slot."""
+
+
+@dataclass(frozen=True)
+class CollectJob:
+    """Everything a collecting worker needs; descriptors instead of arrays."""
+
+    plan: Plan
+    parts: Sequence[Part]
+    spec: GameSpec
+    device: str
+    room: Room
+    boards: dict[Purpose, Board]
+    sync_interval: int = 0  # turns between looks at the board; 0: only before an episode
+    asking: bool = False  # ask for every action instead of having weights
+
+    @property
+    def manner(self) -> Manner:
+        """How turns are played."""
+        return Manner(self.plan.seed, self.plan.worlds, self.plan.parallel_actions)
+
+    def run(self, connection: Connection, life: Life) -> None:
+        """Play what comes."""
+        Collector(self, connection, life).run()
+
+
+class Collector:
+    """Lives in a worker process."""
+
+    def __init__(self, job: CollectJob, connection: Connection, life: Life) -> None:
+        self.job, self.life, self.connection = job, life, connection
+        self.seats = [make_seat(part, job.plan, job.spec, job.device) for part in job.parts]
+        self.players = Players(find_game(job.plan.game), job.plan.options, job.manner, self._make_player)
+        self.readers = {purpose: Reader(board) for purpose, board in job.boards.items()}
+        self._loaded: Purpose | None = None
+        self._turn = 0
+
+    def _make_player(self, game: Game) -> Player:
+        if self.job.asking:
+            return AskingPlayer(game, self.seats, self.job.manner, self)
+        return Player(game, self.seats, self.job.manner)
+
+    def run(self) -> None:
+        """Until the connection closes."""
+        self.connection.send(Ready())
+        while True:
+            self.life.beat(Phase.WAITING)
+            began = time.perf_counter()
+            message: Play = self.connection.recv()
+            self.connection.send(self._play(message, time.perf_counter() - began))
+
+    def _play(self, order: Play, waited_s: float) -> Played:
+        began, cpu = time.perf_counter(), time.process_time()
+        self.token, self.purpose = order.token, order.task.purpose
+        self._turn = 0
+        player = self.players.begin(order.task)
+        out = self.job.room.fragments(order.token.slot, order.task, self.job.manner)
+        fragments = player.play(out, self._before_turn)
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        return Played(
+            order.token,
+            fragments[0].turns,
+            time.perf_counter() - began,
+            time.process_time() - cpu,
+            waited_s,
+            usage.ru_maxrss * 1024,
+        )
+
+    def _before_turn(self) -> None:
+        """Say that we live; look for newer weights if it is time."""
+        self.life.beat(Phase.PLAYING, self._turn)
+        if not self.job.asking and (
+            self._turn == 0 or (self.job.sync_interval and self._turn % self.job.sync_interval == 0)
+        ):
+            self._look()
+        self._turn += 1
+
+    def _look(self) -> None:
+        purpose = Purpose.TRAIN if self.purpose is Purpose.TRAIN else Purpose.EVALUATE
+        reader = self.readers[purpose]
+        moved = reader.refresh()
+        for part in reader.rows if purpose is not self._loaded else moved:
+            self.seats[part].policy.load(reader.rows[part], reader.versions[part])
+        self._loaded = purpose
+        versions = [int(own.min()) for own in reader.versions.values()]
+        self.life.pulse.note_version(self.life.index, min(versions, default=UNVERSIONED))
+
+
+class AskingPlayer(Player):
+    """Has its actions chosen at the other end of the pipe: they and all that belongs to them appear in the slot."""
+
+    def __init__(self, game: Game, seats: Sequence[Seat], manner: Manner, collector: Collector) -> None:
+        super().__init__(game, seats, manner)
+        self.collector = collector
+
+    def ask(self, seat: Seat, fragment: Fragment, turn: int, keys: Keys, first: int, last: int) -> None:
+        """Put the keys where they are read, ask, and wait for the answer."""
+        worker = self.collector
+        if worker.job.parts[self.seats.index(seat)].learns is False:
+            super().ask(seat, fragment, turn, keys, first, last)
+            return
+        room, token = worker.job.room, worker.token
+        room.keys(token.slot, seat.group, len(fragment.origin.worlds))[:] = keys
+        worker.life.beat(Phase.ASKING, turn)
+        worker.connection.send(Ask(token, turn, self.seats.index(seat), first, last))
+        if not worker.connection.poll(SILENCE_LIMIT_S):
+            raise WorkerError(f"no answer to a question within {SILENCE_LIMIT_S:.0f} s")
+        worker.connection.recv()
+        worker.life.beat(Phase.PLAYING, turn)
