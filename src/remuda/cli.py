@@ -56,6 +56,9 @@ def train(
     deterministic: Annotated[
         bool | None, typer.Option("--deterministic", help="the same weights on every engine")
     ] = None,
+    timeline: Annotated[
+        bool | None, typer.Option("--timeline", help="write what every process and thread did when, for Perfetto")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="the run directory; must not exist")] = None,
     config: Annotated[Path | None, typer.Option(help="YAML file of settings; flags and words override it")] = None,
     as_json: Json = False,
@@ -70,7 +73,7 @@ def train(
     flags = {
         "game": game, "agents": agents, "worlds": worlds, "epochs": epochs, "total_episodes": total_episodes,
         "seed": seed, "out": out, "learner": learner, "engine": engine, "n_workers": n_workers,
-        "deterministic": deterministic,
+        "deterministic": deterministic, "timeline": timeline,
     }  # fmt: skip
     if game and "=" in game:  # a setting, not a game: the file or another word names that
         flags["game"], words = None, [game, *(words or [])]

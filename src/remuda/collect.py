@@ -18,6 +18,7 @@ from remuda.game import Game, GameEntry, GameSpec, check_options, make_game
 from remuda.kernels import kernel
 from remuda.policy import Choice, Policy, Sight
 from remuda.rng import Keys, Stream
+from remuda.telemetry.timeline import span
 
 STREAMS = {
     Purpose.TRAIN: Stream.TRAIN,
@@ -269,7 +270,8 @@ class Player:
             keys=np.ascontiguousarray(keys[:, first:last]),
             exploration=self.task.exploration,
         )
-        choice: Choice = policy.act(sight, first - seat.first, last - seat.first)
+        with span("infer"):
+            choice: Choice = policy.act(sight, first - seat.first, last - seat.first)
         fragment.actions[turn, :, first:last] = choice.actions
         fragment.versions[turn, first:last] = policy.versions[first - seat.first : last - seat.first]
         for name, values in choice.extras.items():

@@ -90,6 +90,10 @@ class Plan(Options):
     evaluate_every: int = Field(0, ge=0, description="episodes between evaluations; 0: only at the end")
     evaluate_episodes: int = Field(64, ge=1, description="episodes per evaluation")
     checkpoint_every: int = Field(1000, ge=1, description="episodes between checkpoints")
+    timeline: bool = Field(False, description="write what every process and thread did when, for Perfetto")
+    log_schedule: bool = Field(
+        False, description="actor-learner: write down who learned what when, for `remuda replay`"
+    )
     pictures: bool = Field(True, description="draw the learning curve and a film when training ends")
     keep_checkpoints: int = Field(2, ge=1, description="how many checkpoints to keep, besides the best")
 

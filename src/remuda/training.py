@@ -34,6 +34,7 @@ from remuda.placement.base import Collectors, Trainers, Update
 from remuda.placement.supervise import Crew
 from remuda.run import CONFIG, RESULT, Run, to_json
 from remuda.settings import make_plan, spec_of
+from remuda.telemetry import timeline
 from remuda.telemetry.metrics import read_table
 from remuda.telemetry.progress import Progress
 from remuda.telemetry.recorder import Recorder, Row, remove, storage
@@ -121,6 +122,7 @@ def _go(folder: Path, plan: Plan, start_from: Path | None, callback: Callback | 
         facts = _facts(start_from, plan) if start_from else Facts.of_the_start()
         stack.enter_context(_locked(folder))
         _make(folder, plan, fresh=start_from is None)
+        crew.timeline = stack.enter_context(timeline.recording(folder, plan.timeline))
         progress = Progress(plan.total_episodes, facts.episodes, folder / "console.log", quiet)
         stack.enter_context(progress)
         recorder = Recorder(folder, site, progress, callback, asked.set)

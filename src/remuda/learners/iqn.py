@@ -22,6 +22,7 @@ from remuda.learners.schedule import PerAgent, schedule
 from remuda.learners.stack import LEAST_ROWS, Adam, StackedPolicy, chunks, init_keys, pad_windows, stack_frames
 from remuda.policy import Choice, Policy, Sight, explore
 from remuda.rng import Keys, Stream
+from remuda.telemetry.timeline import span
 
 LEAST_MEMORY = 16_384
 
@@ -179,14 +180,15 @@ class IQN(Learner):
         """One gradient step for agents first … last-1; returns their losses and gradient norms."""
         agents = slice(first, last)
         keys = self._keys(agents, update)
-        batch = self.memory.sample(
-            first,
-            last,
-            keys[Stream.SAMPLE],
-            self.options.batch_size,
-            self.options.n_step,
-            self._gamma.at(update, self.post.total_updates)[agents],
-        )
+        with span("sample"):
+            batch = self.memory.sample(
+                first,
+                last,
+                keys[Stream.SAMPLE],
+                self.options.batch_size,
+                self.options.n_step,
+                self._gamma.at(update, self.post.total_updates)[agents],
+            )
         rows = self.weights[agents].detach().requires_grad_()
         loss = self._loss(rows, self.target[agents], batch, keys)
         (grad,) = torch.autograd.grad(loss.sum(), rows)

@@ -15,6 +15,7 @@ from remuda.fragment import Fragment, Purpose, cut
 from remuda.game import GameEntry
 from remuda.placement.base import Collectors, Delivery, Piece, Rows, Spent, Update
 from remuda.placement.local import LocalTrainers
+from remuda.telemetry.timeline import span
 from remuda.threads import thread_pool
 
 THREAD_TURN_S = 0.001
@@ -109,15 +110,17 @@ class InlineCollectors(Collectors):
 
     def _play(self, player: Player, out: Sequence[Fragment]) -> list[Fragment]:
         began = time.thread_time()
-        fragments = player.play(out, self._stop)
+        with span("collect"):
+            fragments = player.play(out, self._stop)
         with self._counting:
             self.spent.cpu += time.thread_time() - began
         return fragments
 
     def publish(self, rows: Rows, version: int, purpose: Purpose = Purpose.TRAIN) -> None:
         """Load them; all players share the same policies."""
-        for part, own in rows.items():
-            self._seats[part].policy.load(own, version)
+        with span("publish"):
+            for part, own in rows.items():
+                self._seats[part].policy.load(own, version)
 
     def close(self) -> None:
         """Stop the threads."""

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from remuda.config import Plan
 from remuda.learners.learner import Learner
 from remuda.placement.base import Piece, Rows, Spent, Trainers, Update, late
+from remuda.telemetry.timeline import span
 from remuda.threads import thread_pool
 
 
@@ -41,9 +42,11 @@ class LocalTrainers(Trainers):
 
         def teach(learner: Learner) -> tuple[dict[str, NDArray[np.float64]], float]:
             before = time.thread_time() + learner.helpers_cpu_s
-            for fragments in deliveries:
-                learner.take(fragments[learner.post.group_index])
-            report = learner.update(count)
+            with span("take"):
+                for fragments in deliveries:
+                    learner.take(fragments[learner.post.group_index])
+            with span("update"):
+                report = learner.update(count)
             return report, time.thread_time() + learner.helpers_cpu_s - before
 
         everyone = [learner for slices in self.learners.values() for learner in slices]

@@ -14,6 +14,7 @@ from remuda.placement.pool import PoolCollectors
 from remuda.placement.supervise import Worker
 from remuda.placement.worker import Answer, Ask
 from remuda.policy import Sight
+from remuda.telemetry.timeline import span
 
 
 class LockstepCollectors(PoolCollectors):
@@ -66,7 +67,8 @@ class LockstepCollectors(PoolCollectors):
             ),
             exploration=exploration,
         )
-        choice = policy.act(sight, first - who.first, last - who.first)
+        with span("infer"):
+            choice = policy.act(sight, first - who.first, last - who.first)
         row = 0
         for fragment, ask in zip(places, asks, strict=True):
             rows = slice(row, row + len(fragment.origin.worlds))

@@ -24,6 +24,7 @@ from remuda.placement.shared import recv_arrays, send_arrays
 from remuda.placement.slots import Room, Token
 from remuda.placement.supervise import Crew, Life, Phase, Ready, Worker
 from remuda.placement.weights import Board, Reader
+from remuda.telemetry.timeline import span
 
 LIMIT_S = 3600.0
 """Longest wait for a round to be learned; learners say every few updates that they live."""
@@ -148,7 +149,8 @@ class Student:
             self.life.beat(Phase.WAITING)
             self._learn_meanwhile()
             began = time.perf_counter()
-            message = self.connection.recv()
+            with span("wait"):
+                message = self.connection.recv()
             self._waited_s += time.perf_counter() - began
             if isinstance(message, Take):
                 self._take(message)
@@ -166,7 +168,8 @@ class Student:
             post = learner.post
             own = cut(whole[post.group_index], slice(*message.worlds))
             self._lags.update(late([replace(own, versions=own.versions[:, post.first : post.last])], version))
-            learner.take(copied(own) if learner.keeps_fragments else own)
+            with span("take"):
+                learner.take(copied(own) if learner.keeps_fragments else own)
         self.connection.send(Taken(message.token, message.worlds))
         self._have += message.worlds[1] - message.worlds[0]
         plan = self.job.plan
@@ -194,7 +197,8 @@ class Student:
     def _update(self, index: int, count: int) -> dict[str, NDArray[np.float64]]:
         """Make updates and publish what came of them."""
         self.life.beat(Phase.LEARNING, self.rounds)
-        report = self.learners[index].update(count)
+        with span("update"):
+            report = self.learners[index].update(count)
         self.versions[index] += 1
         self._publish(index)
         return report

@@ -20,12 +20,15 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
 from remuda.errors import ConfigError, GameError, RemudaError, WorkerError
 from remuda.placement.shared import Memory, plan_fields
+from remuda.telemetry import timeline
+from remuda.telemetry.timeline import span
 from remuda.threads import one_thread_each
 
 START_LIMIT_S = 120.0
@@ -101,6 +104,7 @@ class Life:
     index: int
     name: str
     pulse: Pulse
+    timeline: Path | None = None
 
     def beat(self, phase: Phase, turn: int = 0) -> None:
         """I am alive, and this is what I do."""
@@ -132,6 +136,7 @@ class Crew:
     say: Callable[[str], None] = lambda text: None
     workers: list[Worker] = field(default_factory=list)
     silence_limit_s: float = SILENCE_LIMIT_S
+    timeline: Path | None = None  # where workers write what they did when
     failures: int = 0  # deaths since anybody last finished anything
     _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
     _pulse: Pulse | None = None
@@ -169,7 +174,7 @@ class Crew:
 
     def _start(self, worker: Worker) -> None:
         ours, theirs = self._context.Pipe()
-        life = Life(worker.index, worker.name, self.pulse)
+        life = Life(worker.index, worker.name, self.pulse, self.timeline)
         self.pulse.beat(worker.index, Phase.STARTING)
         process = self._context.Process(target=_live, args=(worker.job, theirs, life), name=worker.name, daemon=True)
         process.start()
@@ -183,7 +188,8 @@ class Crew:
         deadline = time.monotonic() + timeout_s
         while True:
             self.stop()
-            events = self._selector.select(max(0.0, min(LOOK_UP_S, deadline - time.monotonic())))
+            with span("wait"):
+                events = self._selector.select(max(0.0, min(LOOK_UP_S, deadline - time.monotonic())))
             speaking = {key.data[0].index for key, _ in events if key.data[1] == "speaks"}
             for key, _ in events:
                 worker, what = key.data
@@ -330,6 +336,8 @@ def _live(job: Job, connection: Connection, life: Life) -> None:
     """The program of every worker."""
     _die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all of us; our parent decides when we end
+    if life.timeline is not None:
+        timeline.begin(life.timeline, life.name)
     try:
         with one_thread_each():
             job.run(connection, life)
@@ -339,3 +347,5 @@ def _live(job: Job, connection: Connection, life: Life) -> None:
         text = str(error) if isinstance(error, RemudaError) else f"{type(error).__name__}: {error}"
         with suppress(OSError):
             connection.send(Failed(text, traceback.format_exc(), isinstance(error, GameError)))
+    finally:
+        timeline.end()

@@ -11,6 +11,7 @@ from typing import Any
 from remuda.errors import RemudaError
 from remuda.placement.base import Update
 from remuda.placement.local import LocalTrainers
+from remuda.telemetry.timeline import span
 from remuda.threads import thread_pool
 
 LIMIT_S = 3600.0
@@ -36,7 +37,8 @@ class ThreadTrainers(LocalTrainers):
         while self._futures and (self._futures[0][0] <= version or self._futures[0][1].done()):
             number, future = self._futures.popleft()
             try:
-                updates.append(future.result(LIMIT_S))
+                with span("wait"):
+                    updates.append(future.result(LIMIT_S))
             except FutureTimeout:
                 self._hung = True
                 raise RemudaError(f"round {number} was not learned within {LIMIT_S:.0f} s") from None

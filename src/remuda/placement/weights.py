@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from remuda.placement.shared import Memory, plan_fields
 from remuda.policy import UNVERSIONED
+from remuda.telemetry.timeline import span
 
 TRIES = 8
 """Times a reader copies a row that keeps moving before it stays with the old one until it next looks."""
@@ -54,12 +55,13 @@ class Board:
         sequence, versions = self._view(part, "sequence"), self._view(part, "version")
         board = self._view(part, "rows")
         last = first + len(rows)
-        sequence[first:last] |= 1  # also where a writer before us died in the middle
-        _fence()
-        board[first:last] = rows
-        versions[first:last] = version
-        _fence()
-        sequence[first:last] += 1
+        with span("publish"):
+            sequence[first:last] |= 1  # also where a writer before us died in the middle
+            _fence()
+            board[first:last] = rows
+            versions[first:last] = version
+            _fence()
+            sequence[first:last] += 1
 
     def oldest(self) -> int:
         """The oldest version of any row."""

@@ -20,6 +20,7 @@ from remuda.placement.supervise import SILENCE_LIMIT_S, Life, Phase, Ready
 from remuda.placement.weights import Board, Reader
 from remuda.policy import UNVERSIONED
 from remuda.rng import Keys
+from remuda.telemetry.timeline import span
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,8 @@ class Collector:
         while True:
             self.life.beat(Phase.WAITING)
             began = time.perf_counter()
-            message: Play = self.connection.recv()
+            with span("wait"):
+                message: Play = self.connection.recv()
             self.connection.send(self._play(message, time.perf_counter() - began))
 
     def _play(self, order: Play, waited_s: float) -> Played:
@@ -112,7 +114,8 @@ class Collector:
         self._turn = 0
         player = self.players.begin(order.task)
         out = self.job.room.fragments(order.token.slot, order.task, self.job.manner)
-        fragments = player.play(out, self._before_turn)
+        with span("collect"):
+            fragments = player.play(out, self._before_turn)
         usage = resource.getrusage(resource.RUSAGE_SELF)
         return Played(
             order.token,
@@ -160,7 +163,8 @@ class AskingPlayer(Player):
         room.keys(token.slot, seat.group, len(fragment.origin.worlds))[:] = keys
         worker.life.beat(Phase.ASKING, turn)
         worker.connection.send(Ask(token, turn, self.seats.index(seat), first, last))
-        if not worker.connection.poll(SILENCE_LIMIT_S):
-            raise WorkerError(f"no answer to a question within {SILENCE_LIMIT_S:.0f} s")
-        worker.connection.recv()
+        with span("wait"):
+            if not worker.connection.poll(SILENCE_LIMIT_S):
+                raise WorkerError(f"no answer to a question within {SILENCE_LIMIT_S:.0f} s")
+            worker.connection.recv()
         worker.life.beat(Phase.PLAYING, turn)

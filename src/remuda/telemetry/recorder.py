@@ -21,6 +21,7 @@ from remuda.loop import Loop
 from remuda.placement.base import Rows, Spent, Update
 from remuda.telemetry.metrics import Tables, TensorBoard, keep_rounds
 from remuda.telemetry.progress import Progress
+from remuda.telemetry.timeline import span
 
 Row = dict[str, Any]
 
@@ -167,6 +168,10 @@ class Recorder:
 
     def save(self, loop: Loop) -> None:
         """Write a checkpoint of the last whole round, then forget the oldest."""
+        with span("save"):
+            self._save(loop)
+
+    def _save(self, loop: Loop) -> None:
         spent = loop.collectors.spent
         facts = {
             **self.identity(),
