@@ -16,11 +16,12 @@ from rich.text import Text
 import remuda
 from remuda.config import Options, Plan, read_assignments, read_yaml
 from remuda.engines import ENGINES
-from remuda.errors import ConfigError, RemudaError, StorageError, UsageError
+from remuda.errors import ConfigError, RemudaError, RunError, StorageError, UsageError
 from remuda.evaluate import evaluate as score
 from remuda.games import SHIPPED, find_game
-from remuda.games.cage2.verify import verify as replay
+from remuda.games.cage2.verify import verify as replay_traces
 from remuda.herd import LEARNERS, PLAYERS, assign, make_seat
+from remuda.replay import replay as replay_schedule
 from remuda.run import CONFIG, Run, to_json
 from remuda.settings import PRESETS, make_plan, spec_of
 from remuda.telemetry.report import make_film, play, seats_of
@@ -179,9 +180,21 @@ def verify(
     """Replay recorded games of the original through our rules; exit code 1 if anything differs."""
     if game != "cage2":
         raise remuda.errors.UnknownName("game with recorded truth", game, ["cage2"])
-    report = replay(folder)
+    report = replay_traces(folder)
     print(report)
     if not report.good:
+        raise typer.Exit(1)
+
+
+@app.command()
+def replay(run: Annotated[Path, typer.Argument(help="a finished actor-learner run with log_schedule=true")]) -> None:
+    """Play and learn a logged run once more in one process; exit code 1 if other weights come out."""
+    opened = Run(run)
+    if not opened.finished:
+        raise RunError(f"{run} is not finished: `remuda resume {run}` first")
+    again, then = replay_schedule(run), opened.result["weights_sha256"]
+    print(f"the run ended with weights {then}\nthe replay ended with  {again}")
+    if again != then:
         raise typer.Exit(1)
 
 

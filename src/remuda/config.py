@@ -71,7 +71,7 @@ class Plan(Options):
     parallel_actions: bool = Field(True, description="all agents observe at the start of the turn")
     precision: Literal["fp32", "bf16"] = Field("fp32", description="of the matrix products")
 
-    engine: str = Field("vectorized", description="where collecting and learning happen")
+    engine: str = Field("vectorized", description="where collecting and learning happen; auto: what suits the game")
     n_workers: int | None = Field(None, ge=1, le=4096, description="threads or processes; default: the cores")
     n_learners: int | None = Field(None, ge=1, description="actor-learner: learner processes; default: the spare cores")
     wait_for: float = Field(1.0, gt=0, le=1, description="sync: share of the workers to wait for every turn")
@@ -118,6 +118,37 @@ class Plan(Options):
     def episodes_after(self, rounds: int) -> int:
         """Episodes collected after so many rounds."""
         return min(rounds * self.round_episodes, self.total_episodes)
+
+
+class Parallel(Options):
+    """The familiar switches of parallel training: another way to name an engine and to say how often to train."""
+
+    enabled: bool = Field(True, description="false: engine sequential, with the same result")
+    parallel_actions: bool = Field(True, description="all agents observe at the start of the turn")
+    parallel_training: bool = Field(True, description="agents learn in processes of their own")
+    async_learning: bool = Field(True, description="collecting does not wait for learning")
+    train_interval: int = Field(1, ge=1, description="epochs between updates")
+    num_workers: int | None = Field(None, ge=1, le=4096, description="threads or processes; null: the cores")
+    use_threads: bool = Field(False, description="threads in this process instead of processes")
+
+    @property
+    def engine(self) -> str:
+        """The engine these switches mean."""
+        switches = (self.use_threads, self.async_learning, self.parallel_training)
+        return _ENGINES_BY_SWITCHES[switches] if self.enabled else "sequential"
+
+
+_ENGINES_BY_SWITCHES = {
+    # use_threads, async_learning, parallel_training
+    (True, True, True): "threads",
+    (True, True, False): "threads",
+    (True, False, True): "vectorized",
+    (True, False, False): "vectorized",
+    (False, True, True): "actor-learner",
+    (False, True, False): "executor",
+    (False, False, True): "sync",
+    (False, False, False): "sync",
+}
 
 
 def read_yaml(path: Path) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,7 +12,6 @@ import torch
 from remuda.collect import Manner, Seat
 from remuda.config import Plan
 from remuda.errors import ConfigError, UnknownName
-from remuda.fragment import Purpose
 from remuda.game import GameSpec
 from remuda.games import find_game
 from remuda.herd import Part, make_learners, make_seat
@@ -20,7 +20,7 @@ from remuda.placement.inline import InlineCollectors, InlineTrainers
 from remuda.placement.local import LocalTrainers
 from remuda.placement.lockstep import LockstepCollectors
 from remuda.placement.pool import AHEAD, PoolCollectors, Shape
-from remuda.placement.processes import ProcessTrainers
+from remuda.placement.processes import SCHEDULE, ProcessTrainers
 from remuda.placement.supervise import Crew
 from remuda.placement.thread import ThreadTrainers
 from remuda.threads import cores
@@ -36,6 +36,7 @@ class Site:
     device: str
     stop: Callable[[], None]  # raises Stopped once somebody asked for it
     crew: Crew
+    folder: Path  # of the run
 
     @property
     def workers(self) -> int:
@@ -92,8 +93,8 @@ def _actor_learner(site: Site) -> tuple[Collectors, Trainers]:
     learners = min(site.plan.n_learners or max(1, cores() - actors), max(agents, 1))
     shape = _shape(site, actors, sync_interval=site.plan.sync_interval)
     pool = PoolCollectors(*_pool(site), shape, site.crew)
-    board = pool.boards[Purpose.TRAIN]
-    return pool, ProcessTrainers(*_pool(site)[:3], site.device, learners, pool.room, board, site.crew)
+    schedule = site.folder / SCHEDULE if site.plan.log_schedule else None
+    return pool, ProcessTrainers(pool.job, learners, site.crew, schedule)
 
 
 def _pool(site: Site) -> tuple[Plan, GameSpec, list[Part], list[Seat], str]:

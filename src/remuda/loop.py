@@ -24,7 +24,7 @@ class Listener(Protocol):
     def collected(self, round_: int, fragments: Sequence[Fragment]) -> None:
         """Episodes of a round (from 1) were played."""
 
-    def learned(self, update: Update) -> None:
+    def learned(self, loop: Loop, update: Update) -> None:
         """A round was learned."""
 
     def evaluated(self, rounds: int, published: Update, results: Sequence[Sequence[Fragment]]) -> None:
@@ -158,7 +158,7 @@ class Loop:
         """Have at least so many rounds learned."""
         for update in self.trainers.poll(version):
             self._held.append(update)
-            self.listener.learned(update)
+            self.listener.learned(self, update)
 
     def _publish(self, version: int) -> None:
         while self._held and self._held[0].version <= version:

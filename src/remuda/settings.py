@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any
 
-from remuda.config import Options, Plan
+from remuda.config import Options, Parallel, Plan
 from remuda.errors import ConfigError, UnknownName
 from remuda.game import GameSpec, check_options, make_game
 from remuda.games import find_game
@@ -31,7 +31,7 @@ def make_plan(settings: Mapping[str, Any]) -> Plan:
     `game.name` and `iqn.name` say whose option is meant.
     """
     given = {name.replace("-", "_"): value for name, value in settings.items() if value is not None}
-    given = {**_preset(given.pop("preset", None)), **given}
+    given = {**_preset(given.pop("preset", None)), **_plainly(given)}
     if "game" not in given:
         raise ConfigError("no game given: name one, e.g. game=treasurehunt")
     entry = find_game(str(given["game"]))
@@ -41,12 +41,15 @@ def make_plan(settings: Mapping[str, Any]) -> Plan:
         plan[name].update(deepcopy(dict(_mapping(name, given.pop(name, {})))))
     for name, own in plan["learner_options"].items():
         plan["learner_options"][name] = dict(_mapping(f"learner_options of {name}", own))
-    epochs = given.pop("epochs", None)
+    epochs, interval = given.pop("epochs", None), given.pop("train_interval", None)
     used = _learners_in(given)
     for name, value in given.items():
         _route(name, value, plan, entry.options, used)
     if epochs is not None:
-        plan["total_episodes"] = _epochs(epochs, plan)
+        _refuse_twice(plan, "epochs", "total_episodes")
+        plan["total_episodes"] = _episodes("epochs", epochs, plan)
+    if interval is not None:
+        plan["episodes_per_update"] = _episodes("train_interval", interval, plan)
     if "learners" in plan:
         plan["learners"] = {str(k): v for k, v in _mapping("learners", plan["learners"]).items()}
     return complete(Plan.read(plan, "the plan"))
@@ -80,6 +83,35 @@ def _preset(name: Any) -> dict[str, Any]:
     return PRESETS[name]
 
 
+def _plainly(given: dict[str, Any]) -> dict[str, Any]:
+    """`parallel` and a number of `learners` in the plan's own words; nothing may be said twice."""
+    plain = dict(given)
+    learners = plain.get("learners")
+    if learners == "auto" or (isinstance(learners, int) and not isinstance(learners, bool)):
+        _refuse_twice(plain, "learners", "n_learners")
+        del plain["learners"]
+        plain |= {} if learners == "auto" else {"n_learners": learners}
+    if "parallel" in plain:
+        switches = _mapping("parallel", plain.pop("parallel"))
+        own = Parallel.read({str(name).replace("-", "_"): value for name, value in switches.items()}, "parallel")
+        _refuse_twice(plain, "parallel", "engine", "n_workers", "n_learners", "train_interval")
+        for name in ("parallel_actions", "train_interval"):  # they decide the result, so they hold if not enabled
+            if name in own.model_fields_set:
+                _refuse_twice(plain, "parallel", name)
+                plain[name] = getattr(own, name)
+        plain |= {"engine": own.engine, "n_workers": own.num_workers if own.enabled else None}
+    if "train_interval" in plain:
+        _refuse_twice(plain, "train_interval", "episodes_per_update")
+    return plain
+
+
+def _refuse_twice(given: Mapping[str, Any], name: str, *others: str) -> None:
+    """Raise if other settings say as well what `name` says."""
+    for other in others:
+        if other in given:
+            raise ConfigError(f"{name} and {other} say the same thing twice: give one of them")
+
+
 def _learners_in(given: Mapping[str, Any]) -> list[str]:
     listed = given.get("learners") or {}
     names = [given.get("learner", Plan.model_fields["learner"].default)]
@@ -106,18 +138,17 @@ def _route(name: str, value: Any, plan: dict[str, Any], game: type[Options], use
 
 
 def _all_names(game: type[Options], used: list[str]) -> list[str]:
-    names = ["epochs", "preset", *Plan.model_fields, *game.model_fields]
+    names = ["epochs", "preset", "parallel", "train_interval", *Plan.model_fields, *game.model_fields]
     for learner in used:
         names += LEARNERS[learner].options_type().model_fields
     return names
 
 
-def _epochs(epochs: Any, plan: Mapping[str, Any]) -> int:
-    if "total_episodes" in plan:
-        raise ConfigError("epochs and total_episodes say the same thing twice: give one of them")
+def _episodes(name: str, epochs: Any, plan: Mapping[str, Any]) -> int:
+    """A number of epochs in episodes."""
     worlds = plan.get("worlds", Plan.model_fields["worlds"].default)
     if not isinstance(epochs, int) or not isinstance(worlds, int) or epochs < 1:
-        raise ConfigError(f"epochs={epochs!r} should be a whole number of at least 1")
+        raise ConfigError(f"{name}={epochs!r} should be a whole number of at least 1")
     return epochs * worlds
 
 

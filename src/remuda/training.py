@@ -115,7 +115,7 @@ def _go(folder: Path, plan: Plan, start_from: Path | None, callback: Callback | 
     spec = spec_of(plan)
     parts = assign(plan, spec)
     crew = Crew(stop)
-    site = Site(plan, spec, parts, resolve_device(plan.device), stop, crew)
+    site = Site(plan, spec, parts, resolve_device(plan.device), stop, crew, folder)
     with ExitStack() as stack:
         stack.enter_context(one_thread_each())
         collectors, trainers = _build(site)
@@ -144,7 +144,7 @@ def _go(folder: Path, plan: Plan, start_from: Path | None, callback: Callback | 
         except Stopped:
             episodes = plan.episodes_after(loop.rounds)
             progress.say(f"stopped at {episodes} episodes; go on with: remuda resume {folder}")
-        _sum_up(loop, recorder, compile_s)
+        _sum_up(loop, recorder, crew, compile_s)
         if plan.pictures and loop.finished:
             draw(Run(folder), progress)
     return Run(folder)
@@ -354,7 +354,7 @@ def _compile(progress: Progress, plan: Plan, compiled: bool) -> float:
     return time.perf_counter() - began
 
 
-def _sum_up(loop: Loop, recorder: Recorder, compile_s: float) -> None:
+def _sum_up(loop: Loop, recorder: Recorder, crew: Crew, compile_s: float) -> None:
     """Write the result: what was done, how long it took, and the fingerprint of the weights."""
     recorder.load(loop.trainers.rows())
     plan, folder = loop.plan, recorder.folder
@@ -386,10 +386,33 @@ def _sum_up(loop: Loop, recorder: Recorder, compile_s: float) -> None:
         **_returns(folder, recorder.spec.agents),
         "evaluation": recorder.evaluation,
         "peak_memory_bytes": usage.ru_maxrss * 1024,
+        "lag": _lags(loop),
+        "waited_s": {
+            "loop": loop.trainers.waited_s,
+            "collectors": loop.collectors.waited_s,
+            "learners": loop.trainers.learners_waited_s,
+        },
+        "processes": [
+            {"name": worker.name, "peak_memory_bytes": worker.peak_bytes, "restarts": worker.restarts}
+            for worker in crew.workers
+        ],
         "weights_sha256": recorder.fingerprint(),
     }
     with storage(folder):
         (folder / RESULT).write_text(to_json(result, indent=1), encoding="utf-8")
+
+
+def _lags(loop: Loop) -> Row:
+    """How late what was learned from had been played: turns of agents by versions, and what was too late."""
+    lags = loop.trainers.lags
+    total = sum(lags.values())
+    return {
+        "turns_by_versions": {str(lag): lags[lag] for lag in sorted(lags)},
+        "mean": sum(lag * count for lag, count in lags.items()) / total if total else None,
+        "max": max(lags, default=None),
+        "episodes_dropped": loop.dropped,
+        "versions_published": loop.trainers.versions_after(loop.trainers.version),
+    }
 
 
 def _returns(folder: Path, agents: int) -> Row:

@@ -89,6 +89,8 @@ class Collectors(ABC):
     """Plays tasks. `start` first, `close` last; `recv` only while tasks are out."""
 
     spent: Spent  # on collecting, so far
+    waited_s: float = 0.0  # collectors had nothing to do, all of them together
+    slots_used: int = 0
 
     @abstractmethod
     def start(self) -> None:
@@ -122,10 +124,6 @@ class Collectors(ABC):
         """The oldest version anybody is playing with right now; None where nobody plays."""
         return None
 
-    def facts(self) -> dict[str, Any]:
-        """What a person may want to know about it in the end."""
-        return {}
-
 
 class Trainers(ABC):
     """Learns round by round: update k takes the episodes of round k."""
@@ -135,6 +133,7 @@ class Trainers(ABC):
         self.version = 0  # rounds learned
         self.taken = 0  # rounds received whole
         self.waited_s = 0.0  # how long poll() kept the loop from collecting without learning itself
+        self.learners_waited_s = 0.0  # learners had nothing to do, all of them together
         self.lags: Counter[int] = Counter()  # turns of agents learned from, by how many versions late
         self._have = 0  # episodes of the round under way
 
@@ -211,10 +210,6 @@ class Trainers(ABC):
     @abstractmethod
     def restore(self, version: int, state: Mapping[str, NDArray[Any]]) -> None:
         """Go on from `version`."""
-
-    def facts(self) -> dict[str, Any]:
-        """What a person may want to know about it in the end."""
-        return {}
 
 
 def late(fragments: Sequence[Fragment], version: int) -> Counter[int]:

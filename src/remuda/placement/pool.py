@@ -59,15 +59,15 @@ class PoolCollectors(Collectors):
         self.seats = seats
         self.room = Room(Layout.of(spec, seats, shape.task_episodes), shape.slots)
         self.owners = Owners(shape.slots)
+        self.waited_s = 0.0
         shapes = {index: seats[index].policy.rows.shape for index, part in enumerate(parts) if part.learns}
         self.boards = {purpose: Board(shapes) for purpose in (Purpose.TRAIN, Purpose.EVALUATE)}
-        job = CollectJob(plan, parts, spec, device, self.room, self.boards, shape.sync_interval, shape.asking)
-        self._workers = [crew.hire(f"collect-{i}", job, self._hear, self._lose) for i in range(shape.workers)]
+        self.job = CollectJob(plan, parts, spec, device, self.room, self.boards, shape.sync_interval, shape.asking)
+        self._workers = [crew.hire(f"collect-{i}", self.job, self._hear, self._lose) for i in range(shape.workers)]
         self._waiting: deque[Task] = deque()
         self._dealt: dict[Token, Dealt] = {}
         self._attempts: dict[Task, int] = {}
         self._ready: deque[Delivery] = deque()
-        self._idle_s = 0.0  # workers waited for a task
 
     def start(self) -> None:
         """Start the workers."""
@@ -129,7 +129,7 @@ class PoolCollectors(Collectors):
         fragments = self.room.fragments(token.slot, task, self.manner, message.turns)
         self._ready.append(Delivery(task, fragments, lambda: self.owners.give_back(token, LOOP), token))
         self.spent.cpu += message.cpu_s
-        self._idle_s += message.waited_s
+        self.waited_s += message.waited_s
         worker.peak_bytes = max(worker.peak_bytes, message.peak_bytes)
         worker.busy = any(dealt.worker is worker for dealt in self._dealt.values())
         self._deal()
@@ -163,14 +163,10 @@ class PoolCollectors(Collectors):
         playing = {dealt.worker.index for dealt in self._dealt.values() if dealt.task.purpose is Purpose.TRAIN}
         return min((self.crew.pulse.version(index) for index in playing), default=None)
 
-    def facts(self) -> dict[str, Any]:
-        """What a person may want to know in the end."""
-        return {
-            "slots": self.room.count,
-            "slots_used_at_most": self.owners.peak,
-            "collectors_waited_s": self._idle_s,
-            "restarts": sum(worker.restarts for worker in self._workers),
-        }
+    @property
+    def slots_used(self) -> int:  # type: ignore[override]
+        """Slots that are being filled, or hold what nobody has taken yet."""
+        return self.owners.used
 
     def close(self) -> None:
         """End the workers and let the memory go."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import resource
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,7 @@ from numpy.typing import NDArray
 from remuda.collect import Manner, Task, shares
 from remuda.config import Plan
 from remuda.errors import WorkerError
-from remuda.fragment import copied, cut
+from remuda.fragment import Purpose, copied, cut
 from remuda.game import GameSpec
 from remuda.herd import Part, make_learner
 from remuda.placement.base import Piece, Rows, Spent, Trainers, Update, late
@@ -24,10 +26,13 @@ from remuda.placement.shared import recv_arrays, send_arrays
 from remuda.placement.slots import Room, Token
 from remuda.placement.supervise import Crew, Life, Phase, Ready, Worker
 from remuda.placement.weights import Board, Reader
+from remuda.placement.worker import CollectJob
 from remuda.telemetry.timeline import span
 
 LIMIT_S = 3600.0
 """Longest wait for a round to be learned; learners say every few updates that they live."""
+SCHEDULE = "schedule.jsonl"
+"""The file of a run that says who learned what when."""
 Slice = tuple[int, int, int]
 """A part of the herd, and which of its agents."""
 
@@ -49,6 +54,7 @@ class Taken:
 
     token: Token
     worlds: tuple[int, int]
+    versions: list[int]  # of each slice when it took it
 
 
 @dataclass(frozen=True)
@@ -96,15 +102,15 @@ def split(parts: Sequence[Part], learners: int) -> list[list[Slice]]:
     return result
 
 
+def batches(plan: Plan, piecemeal: bool, number: int) -> list[int]:
+    """The updates of a round in the batches after which they are published."""
+    due, size = plan.updates_in(number), plan.publish_interval if piecemeal else plan.updates_in(number) + 1
+    return [min(size, due - done) for done in range(0, max(due, 1), size)]
+
+
 def publications(plan: Plan, piecemeal: bool, rounds: int) -> int:
     """Versions published by a learner after so many rounds, the first weights not counted."""
-    if not piecemeal:
-        return rounds
-    return sum(_batches(plan, number) for number in range(1, rounds + 1))
-
-
-def _batches(plan: Plan, number: int) -> int:
-    return max(1, -(-plan.updates_in(number) // plan.publish_interval))
+    return sum(len(batches(plan, piecemeal, number)) for number in range(1, rounds + 1))
 
 
 @dataclass(frozen=True)
@@ -170,7 +176,7 @@ class Student:
             self._lags.update(late([replace(own, versions=own.versions[:, post.first : post.last])], version))
             with span("take"):
                 learner.take(copied(own) if learner.keeps_fragments else own)
-        self.connection.send(Taken(message.token, message.worlds))
+        self.connection.send(Taken(message.token, message.worlds, list(self.versions)))
         self._have += message.worlds[1] - message.worlds[0]
         plan = self.job.plan
         size = plan.episodes_after(self.rounds + 1) - plan.episodes_after(self.rounds)
@@ -182,15 +188,10 @@ class Student:
     def _learn(self) -> list[dict[str, list[float]]]:
         """The updates of a round, published every few of them."""
         self.rounds, self._have = self.rounds + 1, 0
-        due = self.job.plan.updates_in(self.rounds)
         reports = []
         for index, learner in enumerate(self.learners):
-            if not learner.piecemeal:
-                report = self._update(index, due)
-            else:
-                batch = self.job.plan.publish_interval
-                made = [self._update(index, min(batch, due - done)) for done in range(0, max(due, 1), batch)]
-                report = {name: np.mean([own[name] for own in made], axis=0) for name in made[0]}
+            made = [self._update(index, count) for count in batches(self.job.plan, learner.piecemeal, self.rounds)]
+            report = {name: np.mean([own[name] for own in made], axis=0) for name in made[0]}
             reports.append({name: values.tolist() for name, values in report.items()})
         return reports
 
@@ -209,7 +210,7 @@ class Student:
 
     def _learn_meanwhile(self) -> None:
         """Where learning never pauses: go on with what we have until something new comes."""
-        if not self.job.plan.free_running or not self.rounds:
+        if not self.job.plan.free_running or self.rounds in (0, self.job.plan.rounds):
             return
         busy = [index for index, learner in enumerate(self.learners) if learner.piecemeal]
         while busy and not self.connection.poll(0):
@@ -243,17 +244,10 @@ def _own(state: Mapping[str, NDArray[Any]], prefix: str) -> dict[str, NDArray[An
 class ProcessTrainers(Trainers):
     """Passes every piece on to all learner processes and keeps its slot until the last has copied it."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        spec: GameSpec,
-        parts: list[Part],
-        device: str,
-        learners: int,
-        room: Room,
-        board: Board,
-        crew: Crew,
-    ) -> None:
+    def __init__(self, job: CollectJob, learners: int, crew: Crew, schedule: Path | None = None) -> None:
+        """`job` is what the collectors do, whose slots and board the learners share."""
+        plan, spec, parts, device = job.plan, job.spec, job.parts, job.device
+        room, board = job.room, job.boards[Purpose.TRAIN]
         super().__init__(plan)
         self.parts, self.crew, self.board = parts, crew, board
         self.slices = split(parts, learners)
@@ -264,13 +258,13 @@ class ProcessTrainers(Trainers):
             crew.hire(f"learn-{i}", LearnJob(plan, parts, spec, device, own, room, board), self._hear, self._lose)
             for i, own in enumerate(self.slices)
         ]
-        self._pieces: dict[tuple[Token, tuple[int, int]], tuple[Piece, set[int]]] = {}
+        self._pieces: dict[tuple[Token, tuple[int, int]], tuple[Piece, dict[int, list[int]]]] = {}
+        self._schedule = schedule
         self._reports: dict[int, dict[int, Learned]] = {}  # by round, by worker
         self._done: list[Update] = []
         self._saved: dict[int, dict[str, NDArray[Any]]] = {}
         self._restored: tuple[int, list[dict[str, NDArray[Any]]]] | None = None
         self._started = False
-        self._idle_s = 0.0
 
     def _try_out(self, state: Mapping[str, NDArray[Any]] | None) -> Rows:
         """The first rows, and the bytes and kinds of the learners, from learners that are then forgotten."""
@@ -291,8 +285,13 @@ class ProcessTrainers(Trainers):
         return rows
 
     def start(self) -> None:
-        """Give the processes their state, if there is one."""
+        """Give the processes their state, if there is one; the schedule of a run that was resumed is not whole."""
         self._started = True
+        if self._schedule is not None and self._restored is None:
+            self._schedule.write_text(json.dumps({"slices": self.slices}) + "\n", encoding="utf-8")
+        elif self._schedule is not None:
+            self._schedule.unlink(missing_ok=True)
+            self._schedule = None
         if self._restored is not None:
             rounds, states = self._restored
             for worker, state in zip(self._workers, states, strict=True):
@@ -310,7 +309,7 @@ class ProcessTrainers(Trainers):
         delivery = piece.delivery
         assert delivery.token is not None, "learner processes read from slots"
         worlds = (piece.worlds.start, piece.worlds.stop)
-        self._pieces[delivery.token, worlds] = (piece, {worker.index for worker in self._workers})
+        self._pieces[delivery.token, worlds] = (piece, {})
         turns = delivery.fragments[0].turns
         for worker in self._workers:
             worker.busy = True
@@ -318,10 +317,11 @@ class ProcessTrainers(Trainers):
 
     def _hear(self, worker: Worker, message: Any) -> None:
         if isinstance(message, Taken):
-            piece, waiting = self._pieces[message.token, message.worlds]
-            waiting.discard(worker.index)
-            if not waiting:
+            piece, taken = self._pieces[message.token, message.worlds]
+            taken[worker.index] = message.versions
+            if len(taken) == len(self._workers):
                 del self._pieces[message.token, message.worlds]
+                self._log(piece, [taken[worker.index] for worker in self._workers])
                 piece.release()
         elif isinstance(message, Learned):
             worker.peak_bytes = max(worker.peak_bytes, message.peak_bytes)
@@ -332,6 +332,21 @@ class ProcessTrainers(Trainers):
         elif isinstance(message, Saving):
             assert worker.connection is not None
             self._saved[worker.index] = recv_arrays(worker.connection)
+
+    def _log(self, piece: Piece, taken_at: list[list[int]]) -> None:
+        """Note which versions played this, and where every slice stood when it took it."""
+        if self._schedule is None:
+            return
+        fragments = piece.delivery.fragments
+        versions = [[fragment.versions[turn].tolist() for fragment in fragments] for turn in range(fragments[0].turns)]
+        entry = {
+            "episodes": piece.delivery.task.episodes,
+            "worlds": (piece.worlds.start, piece.worlds.stop),
+            "versions": [(turn, now) for turn, now in enumerate(versions) if turn == 0 or now != versions[turn - 1]],
+            "taken_at": taken_at,
+        }
+        with self._schedule.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(entry) + "\n")
 
     def _finish(self, reports: dict[int, Learned]) -> None:
         """All slices have learned a round: put their reports together."""
@@ -348,7 +363,7 @@ class ProcessTrainers(Trainers):
                     self._steps[self.parts[part].herd_first + agent] = next(steps)
             self.lags.update(report.lags)
             spent.add(report.spent)
-            self._idle_s += report.waited_s
+            self.learners_waited_s += report.waited_s
         arrays = {part: {n: np.array(c) for n, c in named.items()} for part, named in metrics.items()}
         self._done.append(Update(self.version, None, arrays, spent))
 
@@ -413,7 +428,3 @@ class ProcessTrainers(Trainers):
     def close(self) -> None:
         """The crew ends the processes."""
         self.crew.close()
-
-    def facts(self) -> dict[str, Any]:
-        """What a person may want to know in the end."""
-        return {"learners": len(self._workers), "learners_waited_s": self._idle_s}

@@ -19,9 +19,9 @@ KEYS = ("round", "episodes", "agent_steps", "wall_s", "group", "agent", "player"
 class Tables:
     """Appends rows to CSV files of a run; each file gets its header when it is new."""
 
-    def __init__(self, path: Path, columns: Sequence[str]) -> None:
+    def __init__(self, path: Path, columns: Sequence[str], keys: Sequence[str] = KEYS) -> None:
         self.path = path
-        self.columns = [*KEYS, *columns]
+        self.columns = [*keys, *columns]
         fresh = not path.exists() or path.stat().st_size == 0
         self._file = path.open("a", newline="", encoding="utf-8")
         self._writer = csv.DictWriter(self._file, self.columns, restval="")

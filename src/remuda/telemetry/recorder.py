@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -24,6 +25,10 @@ from remuda.telemetry.progress import Progress
 from remuda.telemetry.timeline import span
 
 Row = dict[str, Any]
+SYSTEM = (
+    "round", "episodes", "wall_s", "lag_mean", "lag_max", "episodes_dropped", "versions_published",
+    "loop_waited_s", "collectors_waited_s", "learners_waited_s", "slots_used",
+)  # fmt: skip
 
 
 @dataclass
@@ -70,6 +75,7 @@ class Recorder:
         self.best: float | None = None
         self.evaluation: Row | None = None
         self._tallies: dict[int, Tally] = {}
+        self._lags_before: Counter[int] = Counter()
         self._began = time.perf_counter()
         self._outputs: list[Tables | TensorBoard] = []
 
@@ -81,11 +87,13 @@ class Recorder:
         with storage(self.folder):
             keep_rounds(self.folder / "metrics.csv", rounds)
             keep_rounds(self.folder / "evaluations.csv", attended)
+            keep_rounds(self.folder / "system.csv", rounds)
+            self._system = Tables(self.folder / "system.csv", SYSTEM, keys=())
             self._training = Tables(self.folder / "metrics.csv", list(dict.fromkeys([*own, *learned])))
             self._testing = Tables(self.folder / "evaluations.csv", [*own, "return_se"])
             later = self.plan.episodes_after(rounds) + 1
             self._board = TensorBoard(self.folder / "tensorboard", purge_step=later if rounds else None)
-        self._outputs = [self._training, self._testing, self._board]
+        self._outputs = [self._training, self._testing, self._system, self._board]
         self._began = time.perf_counter()
 
     @property
@@ -100,7 +108,7 @@ class Recorder:
         done = self.plan.episodes_after(round_ - 1) + tally.episodes
         self.progress.played(done, self.steps + sum(t.steps for t in self._tallies.values()))
 
-    def learned(self, update: Update) -> None:
+    def learned(self, loop: Loop, update: Update) -> None:
         """One row per agent: what the round brought and what was learned from it."""
         tally = self._tallies.pop(update.version)
         self.steps += tally.steps
@@ -113,9 +121,30 @@ class Recorder:
         with storage(self.folder):
             self._training.write(rows)
             self._board.write("train", rows)
+            self._system.write([self._system_row(loop, update.version)])
         self.progress.learned(rows, update.spent)
         if self.callback is not None and self.callback(rows) is False:
             self.request_stop()
+
+    def _system_row(self, loop: Loop, round_: int) -> Row:
+        """How the engine is doing."""
+        trainers, collectors = loop.trainers, loop.collectors
+        lags = trainers.lags - self._lags_before
+        self._lags_before = trainers.lags.copy()
+        turns = sum(lags.values())
+        return {
+            "round": round_,
+            "episodes": self.plan.episodes_after(round_),
+            "wall_s": self.wall_s,
+            "lag_mean": sum(lag * count for lag, count in lags.items()) / turns if turns else float("nan"),
+            "lag_max": max(lags, default=0),
+            "episodes_dropped": loop.dropped,
+            "versions_published": trainers.versions_after(trainers.version),
+            "loop_waited_s": trainers.waited_s,
+            "collectors_waited_s": collectors.waited_s,
+            "learners_waited_s": trainers.learners_waited_s,
+            "slots_used": collectors.slots_used,
+        }
 
     def _rows(self, round_: int, tally: Tally) -> list[Row]:
         rows: list[Row] = []
