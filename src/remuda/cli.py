@@ -14,8 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 import remuda
-from remuda.config import Options, Plan, read_assignments, read_yaml
-from remuda.engines import ENGINES
+from remuda.config import Options, Parallel, Plan, read_assignments, read_yaml
+from remuda.engines import AUTO, AUTO_RULE, ENGINES
 from remuda.errors import ConfigError, RemudaError, RunError, StorageError, UsageError
 from remuda.evaluate import evaluate as score
 from remuda.games import SHIPPED, find_game
@@ -219,6 +219,7 @@ def engines() -> None:
     for row in ENGINES.values():
         table.add_row(row.name, row.collectors, row.trainers, row.waits_for, "yes" if row.deterministic else "no")
     Console().print(table)
+    print(f"{AUTO}: {AUTO_RULE}")
 
 
 @app.command()
@@ -245,6 +246,8 @@ def learners(name: Annotated[str | None, typer.Argument(help="show this learner'
 def settings() -> None:
     """List the settings of a plan, and the presets; games and learners have more."""
     _options_table(Plan)
+    print("parallel={…}: the familiar switches, mapped onto engines")
+    _options_table(Parallel)
     table = Table("preset", "what it sets")
     for name, preset in PRESETS.items():
         table.add_row(name, " ".join(f"{key}={value}" for key, value in preset.items()))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from remuda.placement.local import LocalTrainers
 from remuda.placement.lockstep import LockstepCollectors
 from remuda.placement.pool import AHEAD, PoolCollectors, Shape
 from remuda.placement.processes import SCHEDULE, ProcessTrainers
-from remuda.placement.supervise import Crew
+from remuda.placement.supervise import Crew, processes_forbidden, processes_unavailable
 from remuda.placement.thread import ThreadTrainers
 from remuda.threads import cores
 
@@ -170,17 +171,72 @@ ENGINES = {
 }  # fmt: skip
 
 
+AUTO = "auto"
+AUTO_RULE = "vectorized where many worlds in one process are cheaper; else executor, or sequential without processes"
+
+
 def find_engine(name: str) -> Engine:
     """The row of this name."""
     if name not in ENGINES:
-        raise UnknownName("engine", name, ENGINES)
+        raise UnknownName("engine", name, [*ENGINES, AUTO])
     return ENGINES[name]
 
 
+def choose_engine(plan: Plan) -> tuple[Plan, str]:
+    """The plan with an engine in place of `auto`, and why that one; other plans as they are."""
+    if plan.engine != AUTO:
+        return plan, ""
+    if find_game(plan.game).together:
+        engine, why = "vectorized", "the game plays many worlds at once"
+    elif reason := processes_unavailable():
+        engine, why = "sequential", f"worker processes cannot be had here: {reason}"
+    else:
+        engine, why = "executor", "the game plays one world at a time"
+    return plan.model_copy(update={"engine": engine}), f"engine: auto ({why})"
+
+
 def check_engine(plan: Plan) -> None:
-    """Raise where the plan asks of its engine what it cannot promise."""
-    if plan.deterministic and not find_engine(plan.engine).deterministic:
-        raise ConfigError(f"engine={plan.engine} cannot promise deterministic=true: choose another, or drop it")
+    """Raise where the plan asks of its engine what it cannot promise, or of this machine what it does not have."""
+    engine = find_engine(plan.engine)
+    if plan.deterministic and not engine.deterministic:
+        raise ConfigError(
+            f"engine={plan.engine} cannot promise deterministic=true: "
+            "use engine=executor (in `parallel`: parallel_training: false), or drop it"
+        )
+    if engine.processes and (reason := processes_forbidden()):
+        raise cannot_run(plan, reason)
+
+
+def cannot_run(plan: Plan, reason: str) -> ConfigError:
+    """The error for an engine that was named and does not start."""
+    return ConfigError(
+        f"engine={plan.engine} cannot run here: {reason}; "
+        "use fewer workers, or engine=vectorized, which needs no processes"
+    )
+
+
+def staffing(site: Site, asked: str) -> Iterator[str]:
+    """Lines to say before training: which engine became of what was asked, and whether it is crowded."""
+    plan, processes = site.plan, len(site.crew.workers)
+    threads = 1 if plan.engine == "sequential" else site.workers
+    if asked:
+        yield f"{asked} → engine {plan.engine} ({_hands(site.crew, threads)})"
+    workers = max(threads, processes)
+    if (plan.n_workers or plan.n_learners) and workers > cores():
+        idle = f" (this plan has work for {processes})" if 0 < processes < workers else ""
+        yield (
+            f"warning: {workers} workers on {cores()} cores{idle}: "
+            "good for worlds that wait, slower for worlds that compute"
+        )
+
+
+def _hands(crew: Crew, threads: int) -> str:
+    """Who works, e.g. 2 collecting and 1 learning processes."""
+    kinds = Counter(worker.name.partition("-")[0] for worker in crew.workers)
+    if not kinds:
+        return "1 thread" if threads == 1 else f"{threads} threads"
+    who = " and ".join(f"{count} {kind}ing" for kind, count in kinds.items())
+    return f"{who} {'process' if len(crew.workers) == 1 else 'processes'}"
 
 
 def resolve_device(name: str) -> str:

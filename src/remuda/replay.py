@@ -117,6 +117,8 @@ class Replay:
     def _load(self, versions: list[int]) -> None:
         rows: dict[int, list[NDArray[np.float32]]] = {}
         for (part, _, _), kept, version in zip(self.slices, self.rows, versions, strict=True):
+            if version not in kept:
+                raise RunError(f"the schedule plays with a version that nobody has learned by then: {version}")
             rows.setdefault(part, []).append(kept[version])
         for part, own in rows.items():
             self.seats[part].policy.load(np.concatenate(own), 0)

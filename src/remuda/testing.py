@@ -1,12 +1,14 @@
 """Small odd games, for tests of remuda and of your own policies and learners.
 
 Plain numpy, nothing compiled. Most observations say where they come from (world, agent, turn), so that
-a test can recompute what has to arrive elsewhere. `BROKEN` holds games that break one promise each.
+a test can recompute what has to arrive elsewhere. `BROKEN` holds games that break one promise each;
+`SLOW` and `BUSY` are for engines: their turns cost real time, asleep or on the processor.
 """
 
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,7 +18,7 @@ from pydantic import Field
 
 from remuda import rng
 from remuda.config import Options
-from remuda.errors import GameError
+from remuda.errors import ConfigError, GameError
 from remuda.game import Game, GameEntry, GameSpec, Group
 from remuda.rng import Keys
 
@@ -244,6 +246,103 @@ class Gifts(OddGame):
             self.signals[0].rewards[:, to] += gift.astype(np.float32)
 
 
+class SlowOptions(Options):
+    """How long turns last."""
+
+    turns: int = Field(20, ge=1, description="turns of an episode")
+    mean_ms: float = Field(100.0, ge=0, description="mean length of a turn, in milliseconds")
+    long_ms: float = Field(500.0, ge=0, description="length of a long turn, in milliseconds")
+    long_share: float = Field(0.05, ge=0, lt=1, description="share of the turns that are long")
+
+    def check(self) -> None:
+        """Long turns alone must not take longer than all turns."""
+        if self.long_share * self.long_ms > self.mean_ms:
+            raise ConfigError(
+                f"long_share={self.long_share} of long_ms={self.long_ms} is more than mean_ms={self.mean_ms} allows: "
+                "lower one of the two or raise mean_ms"
+            )
+
+    @property
+    def short_ms(self) -> float:
+        """How long the other turns last, for the mean to be right."""
+        return (self.mean_ms - self.long_share * self.long_ms) / (1 - self.long_share)
+
+
+class Slow(OddGame):
+    """Turns cost time, asleep: most a little less than the mean, now and then one much longer.
+
+    Each world is a simulator of its own: in one process they sleep one after another. How long a turn
+    lasts is drawn from the world's key; the metric `asleep_s` is the sum of what was drawn.
+    """
+
+    def __init__(self, options: SlowOptions, worlds: Sequence[int]) -> None:
+        group = Group("sleepers", 1, (3,), np.int32, 3, metrics=("asleep_s",), low=0, high=1 << 20)
+        super().__init__(options, worlds, group)
+        self.options = options
+
+    def lengths_s(self) -> NDArray[np.float64]:
+        """Seconds this turn lasts in each world."""
+        u = rng.uniforms(rng.keys(self.keys, self.turn), 1)[:, 0]
+        lengths: NDArray[np.float64] = np.where(
+            u < self.options.long_share, self.options.long_ms, self.options.short_ms
+        )
+        return np.where(self.over, 0.0, lengths / 1000)
+
+    def end(self) -> None:
+        """Sleep for every world that goes on."""
+        lengths = self.lengths_s()
+        time.sleep(lengths.sum())
+        self.signals[0].metrics[:, 0, 0] += lengths
+        super().end()
+
+
+class BusyOptions(Options):
+    """How much there is to compute."""
+
+    turns: int = Field(20, ge=1, description="turns of an episode")
+    work: int = Field(100_000, ge=0, description="steps of plain Python per turn and world")
+
+
+class Busy(OddGame):
+    """Turns cost processor time, in plain Python that holds the GIL, for one world after another.
+
+    What is computed is a number that actions are added to and the agent sees, so nothing of it can be left out.
+    """
+
+    def __init__(self, options: BusyOptions, worlds: Sequence[int]) -> None:
+        super().__init__(options, worlds, Group("workers", 1, (3,), np.int32, 3, low=0, high=1 << 20))
+        self.options = options
+        self.number = np.zeros(len(worlds), np.int64)
+
+    def reset(self, worlds: NDArray[np.int64], keys: Keys) -> None:
+        """As always, and the number comes from the key."""
+        super().reset(worlds, keys)
+        self.number[worlds] = low_bits(keys)
+
+    def observe(self, group: int, first: int, last: int, out: NDArray[Any]) -> None:
+        """World, number, turn."""
+        super().observe(group, first, last, out)
+        out[..., 1] = self.number[:, None]
+
+    def act(self, group: int, first: int, last: int, actions: NDArray[np.int64]) -> None:
+        """The reward is the action, which is also added to the number."""
+        super().act(group, first, last, actions)
+        self.number += np.where(self.over, 0, actions.sum(axis=1))
+
+    def end(self) -> None:
+        """Compute, for every world that goes on."""
+        for world in np.flatnonzero(~self.over):
+            self.number[world] = churn(int(self.number[world]), self.options.work)
+        super().end()
+
+
+def churn(number: int, steps: int) -> int:
+    """The number after so many steps of a congruential walk through 0 … 65535."""
+    for _ in range(steps):
+        number = (number * 25173 + 13849) & 0xFFFF
+    return number
+
+
 class OneAction(OddGame):
     """Leaves its agents no choice."""
 
@@ -361,9 +460,9 @@ class NoMove(Masked):
         return np.full((self.worlds, last - first), -1)
 
 
-def _entry(game: type[OddGame], options: type[Options] = OddOptions) -> GameEntry:
+def _entry(game: type[OddGame], options: type[Options] = OddOptions, together: bool = True) -> GameEntry:
     summary = (game.__doc__ or "").split("\n")[0]
-    return GameEntry(game.__name__.lower(), summary, options, game)
+    return GameEntry(game.__name__.lower(), summary, options, game, together=together)
 
 
 UNEQUAL = _entry(Unequal)
@@ -371,6 +470,9 @@ RESPAWN = _entry(Respawn, RespawnOptions)
 MASKED = _entry(Masked)
 GIFTS = _entry(Gifts)
 ODD = (UNEQUAL, RESPAWN, MASKED, GIFTS)
+
+SLOW = _entry(Slow, SlowOptions, together=False)
+BUSY = _entry(Busy, BusyOptions, together=False)
 
 _BREAKS_ONE_PROMISE: list[type[OddGame]] = [OneAction, Raises, OutOfSpace, NanReward, GlobalRandom, SameAgain]
 _BREAKS_ONE_PROMISE += [SeesOthers, PaysOthers, Remembers, Endless, SilentEnd, NoMove]

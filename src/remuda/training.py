@@ -7,6 +7,7 @@ import inspect
 import os
 import re
 import resource
+import shutil
 import signal
 import threading
 import time
@@ -23,7 +24,7 @@ from pydantic import ConfigDict, Field, ValidationError
 from remuda import checkpoint
 from remuda.check import warm_up
 from remuda.config import Options, Plan, write_yaml
-from remuda.engines import Site, check_engine, find_engine, resolve_device
+from remuda.engines import Site, cannot_run, check_engine, choose_engine, find_engine, resolve_device, staffing
 from remuda.errors import CheckpointError, ConfigError, RunError, Stopped
 from remuda.game import GameSpec
 from remuda.games import find_game
@@ -31,7 +32,7 @@ from remuda.herd import assign, parameters, tolerated_lag
 from remuda.kernels import is_cached
 from remuda.loop import Loop
 from remuda.placement.base import Collectors, Trainers, Update
-from remuda.placement.supervise import Crew
+from remuda.placement.supervise import Crew, start_failure
 from remuda.run import CONFIG, RESULT, Run, to_json
 from remuda.settings import make_plan, spec_of
 from remuda.telemetry import timeline
@@ -67,7 +68,7 @@ def start(
 ) -> Run:
     """`train`, with the settings as a mapping."""
     plan = make_plan(settings)
-    return _go(_new_folder(out, plan), plan, None, callback, quiet)
+    return _go(_new_folder(out, plan), plan, None, callback, quiet, _switches(settings.get("parallel")))
 
 
 def resume(
@@ -102,7 +103,17 @@ def _new_folder(out: Path | str | None, plan: Plan) -> Path:
     return Path("runs") / f"{name}-{max(taken, default=0) + 1:03d}"
 
 
-def _go(folder: Path, plan: Plan, start_from: Path | None, callback: Callback | None, quiet: bool) -> Run:
+def _switches(parallel: Mapping[str, Any] | None) -> str:
+    """`parallel` as it was given, in one line; make_plan has read it already."""
+    if parallel is None:
+        return ""
+    words = {name: "null" if value is None else str(value).lower() for name, value in parallel.items()}
+    return f"parallel: {{{', '.join(f'{name}: {word}' for name, word in words.items())}}}"
+
+
+def _go(
+    folder: Path, plan: Plan, start_from: Path | None, callback: Callback | None, quiet: bool, switches: str = ""
+) -> Run:
     """Build everything (a bad plan fails before anything is written), train, and sum up."""
     asked = threading.Event()
 
@@ -110,6 +121,7 @@ def _go(folder: Path, plan: Plan, start_from: Path | None, callback: Callback | 
         if asked.is_set():
             raise Stopped("stopped")
 
+    plan, choice = choose_engine(plan)
     check_engine(plan)
     compiled = _is_compiled(plan)
     spec = spec_of(plan)
@@ -122,6 +134,8 @@ def _go(folder: Path, plan: Plan, start_from: Path | None, callback: Callback | 
         facts = _facts(start_from, plan) if start_from else Facts.of_the_start()
         stack.enter_context(_locked(folder))
         _make(folder, plan, fresh=start_from is None)
+        if start_from is None:
+            stack.enter_context(_withdrawn_if_refused(folder))
         crew.timeline = stack.enter_context(timeline.recording(folder, plan.timeline))
         progress = Progress(plan.total_episodes, facts.episodes, folder / "console.log", quiet)
         stack.enter_context(progress)
@@ -138,12 +152,18 @@ def _go(folder: Path, plan: Plan, start_from: Path | None, callback: Callback | 
         stack.callback(recorder.close)
         stack.enter_context(_interruptible(asked, progress))
         _introduce(progress, loop, recorder)
+        for line in staffing(site, switches or choice):
+            progress.say(line)
         compile_s = _compile(progress, plan, compiled)
         try:
             loop.run()
         except Stopped:
             episodes = plan.episodes_after(loop.rounds)
             progress.say(f"stopped at {episodes} episodes; go on with: remuda resume {folder}")
+        except (OSError, EOFError) as error:
+            if all(worker.ready for worker in crew.workers):
+                raise
+            raise cannot_run(plan, start_failure(error)) from error
         _sum_up(loop, recorder, crew, compile_s)
         if plan.pictures and loop.finished:
             draw(Run(folder), progress)
@@ -154,8 +174,10 @@ def _build(site: Site) -> tuple[Collectors, Trainers]:
     """The engine, unless it needs more memory than there is."""
     try:
         collectors, trainers = find_engine(site.plan.engine).build(site)
-    except (MemoryError, RuntimeError, ValueError) as error:
-        if isinstance(error, RuntimeError | ValueError) and not re.search("memory|too big|too large", str(error)):
+    except (MemoryError, RuntimeError, ValueError, OSError) as error:
+        if not isinstance(error, MemoryError) and not re.search("memory|too big|too large", str(error)):
+            if isinstance(error, OSError) and find_engine(site.plan.engine).processes:
+                raise cannot_run(site.plan, start_failure(error)) from error
             raise
         raise ConfigError(f"this plan needs more memory than there is ({error}): {REMEDY}") from None
     needed, free = memory_needed(site.plan, site.spec, trainers), free_memory()
@@ -245,6 +267,17 @@ def _make(folder: Path, plan: Plan, fresh: bool) -> None:
             raise RunError(f"{folder} exists already: choose another --out, or `remuda resume {folder}`")
         else:
             write_yaml(folder / CONFIG, plan)
+
+
+@contextmanager
+def _withdrawn_if_refused(folder: Path) -> Iterator[None]:
+    """Leave no directory behind of a run that could not be begun."""
+    try:
+        yield
+    except ConfigError:
+        if not any((folder / "checkpoints").glob("*")):
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 def _forget_later(start_from: Path) -> None:

@@ -46,13 +46,48 @@ def test_sequential_and_vectorized_agree_to_the_bit(trained: Any, books: Any, na
         assert books(together) == books(one_by_one), f"{workers} workers"
 
 
+WAITING = ("threads", "sync", "executor")
+FEW = ("as it is", "lag, agents act in turn", "rounds that do not divide the worlds", "options that differ per world")
+
+
+def placements() -> list[Any]:
+    """Every plan on every engine that can wait by round; a few plans stand for all where there is little time."""
+    return [
+        pytest.param(name, engine, marks=[] if name in FEW else [pytest.mark.slow], id=f"{engine}, {name}")
+        for name in PLANS
+        for engine in WAITING
+    ]
+
+
+@pytest.mark.parametrize(("name", "engine"), placements())
+def test_engines_that_wait_by_round_agree_to_the_bit(trained: Any, books: Any, name: str, engine: str) -> None:
+    plan = PLANS[name]
+    one_by_one = trained(**plan, engine="sequential")
+    for workers in (1, 2, 5):
+        together = trained(**plan, engine=engine, n_workers=workers)
+        assert sha(together) == sha(one_by_one), f"{workers} workers"
+        assert books(together) == books(one_by_one), f"{workers} workers"
+
+
+def test_whom_sync_waits_for_changes_nothing(trained: Any) -> None:
+    assert sha(trained(engine="sync", n_workers=3, wait_for=0.3)) == sha(trained(engine="sequential"))
+
+
 @pytest.mark.parametrize("lag", [0, 1])
 def test_a_mixed_herd_agrees_to_the_bit(trained: Any, books: Any, lag: int) -> None:
     other = trained(seed=7)
     players = {"0": "iqn", "1": "random", "2": f"frozen:{other.path}/1", "3-4": "iqn"}
     runs = [
         trained(agents=5, learners=players, lag=lag, engine=engine, n_workers=workers)
-        for engine, workers in (("sequential", 1), ("vectorized", 1), ("vectorized", 2), ("vectorized", 5))
+        for engine, workers in (
+            ("sequential", 1),
+            ("vectorized", 1),
+            ("vectorized", 2),
+            ("vectorized", 5),
+            ("threads", 2),
+            ("sync", 2),
+            ("executor", 2),
+        )
     ]
     assert len({sha(run) for run in runs}) == 1
     assert all(books(run) == books(runs[0]) for run in runs)

@@ -213,10 +213,11 @@ class Trainers(ABC):
 
 
 def late(fragments: Sequence[Fragment], version: int) -> Counter[int]:
-    """How many turns of agents were played how many versions before `version`."""
+    """How many turns of agents in worlds were played how many versions before `version`."""
     lags: Counter[int] = Counter()
     for fragment in fragments:
         versions = fragment.versions[fragment.versions != UNVERSIONED]
         values, counts = np.unique(version - versions, return_counts=True)
-        lags.update({int(lag): int(count) for lag, count in zip(values, counts, strict=True)})
+        worlds = len(fragment.origin.worlds)
+        lags.update({int(lag): int(count) * worlds for lag, count in zip(values, counts, strict=True)})
     return lags

@@ -320,6 +320,42 @@ def process_context() -> Any:
     return context
 
 
+def processes_forbidden() -> str | None:
+    """Why no worker process can be had here, as far as that is known without trying."""
+    if not hasattr(os, "memfd_create"):
+        return "this system has no nameless shared memory (memfd_create)"
+    if multiprocessing.current_process().daemon:
+        return "this is itself a daemonic process, which may not start others"
+    return None
+
+
+def processes_unavailable() -> str | None:
+    """Why no worker process can be had here, if so; found out by starting one that does nothing."""
+    if reason := processes_forbidden():
+        return reason
+    try:
+        Memory(1).close()
+        process = process_context().Process(target=_die_with_parent, name="trial", daemon=True)
+        process.start()
+    except (OSError, EOFError) as error:
+        return start_failure(error)
+    process.join(START_LIMIT_S)
+    code = process.exitcode
+    if code is None:
+        process.kill()
+        process.join(END_LIMIT_S)
+        return f"a trial process did not end within {START_LIMIT_S:.0f} s"
+    process.close()
+    return None if code == 0 else f"a trial process ended with exit code {code}"
+
+
+def start_failure(error: OSError | EOFError) -> str:
+    """What kept a process from starting."""
+    if isinstance(error, EOFError):
+        return "the fork server could not start a process, and ended"
+    return error.strerror or str(error) or type(error).__name__
+
+
 def _signal_name(number: int) -> str:
     return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
 
