@@ -15,6 +15,28 @@ from remuda.placement.base import Piece, Rows, Spent, Trainers, Update, late
 from remuda.telemetry.timeline import span
 from remuda.threads import thread_pool
 
+Report = tuple[dict[str, NDArray[np.float64]], float]
+"""What a learner says of a round, and the processor time it took."""
+
+
+class Lesson:
+    """A round to be learned, by one learner after another or by several at once."""
+
+    def __init__(self, number: int, pieces: list[Piece], updates: int) -> None:
+        self.began = time.perf_counter()
+        self.number, self.pieces, self.updates = number, pieces, updates
+        self.deliveries = [piece.fragments for piece in pieces]
+
+    def teach(self, learner: Learner) -> Report:
+        """Have one learner take it and make its updates."""
+        before = time.thread_time() + learner.helpers_cpu_s
+        with span("take"):
+            for fragments in self.deliveries:
+                learner.take(fragments[learner.post.group_index])
+        with span("update"):
+            report = learner.update(self.updates)
+        return report, time.thread_time() + learner.helpers_cpu_s - before
+
 
 class LocalTrainers(Trainers):
     """Each part of the herd is taught by one learner or by several with a slice each."""
@@ -34,32 +56,23 @@ class LocalTrainers(Trainers):
 
     def _learn(self, number: int, pieces: list[Piece]) -> Update:
         """Let every learner take round `number` and make its updates."""
-        began = time.perf_counter()
-        deliveries = [piece.fragments for piece in pieces]
-        for fragments in deliveries:
-            self.lags.update(late(fragments, number - 1))
-        count = self.plan.updates_in(number)
-
-        def teach(learner: Learner) -> tuple[dict[str, NDArray[np.float64]], float]:
-            before = time.thread_time() + learner.helpers_cpu_s
-            with span("take"):
-                for fragments in deliveries:
-                    learner.take(fragments[learner.post.group_index])
-            with span("update"):
-                report = learner.update(count)
-            return report, time.thread_time() + learner.helpers_cpu_s - before
-
+        lesson = Lesson(number, pieces, self.plan.updates_in(number))
         everyone = [learner for slices in self.learners.values() for learner in slices]
-        reports = list(self._pool.map(teach, everyone) if self._pool else map(teach, everyone))
-        for piece in pieces:
+        reports = list(self._pool.map(lesson.teach, everyone) if self._pool else map(lesson.teach, everyone))
+        return self._conclude(lesson, reports)
+
+    def _conclude(self, lesson: Lesson, reports: list[Report]) -> Update:
+        """A round is learned: count how late it was, let its memory go, and put the reports together."""
+        for piece, fragments in zip(lesson.pieces, lesson.deliveries, strict=True):
+            self.lags.update(late(fragments, lesson.number - 1))
             piece.release()
-        spent = Spent(time.perf_counter() - began, sum(cpu for _, cpu in reports))
+        spent = Spent(time.perf_counter() - lesson.began, sum(cpu for _, cpu in reports))
         metrics, first = {}, 0
         for part, slices in self.learners.items():
             own = [report for report, _ in reports[first : first + len(slices)]]
             metrics[part] = {name: np.concatenate([report[name] for report in own]) for name in own[0]}
             first += len(slices)
-        return Update(number, self.rows(), metrics, spent)
+        return Update(lesson.number, self.rows(), metrics, spent)
 
     def close(self) -> None:
         """End the threads and let the learners go."""

@@ -1,52 +1,144 @@
-"""Learning in a thread beside the collecting."""
+"""Learning in threads beside the collecting."""
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeout
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
+from numpy.typing import NDArray
+
+from remuda.config import Plan
 from remuda.errors import RemudaError
-from remuda.placement.base import Update
-from remuda.placement.local import LocalTrainers
+from remuda.learners.learner import Learner
+from remuda.placement.base import Piece, Update
+from remuda.placement.local import Lesson, LocalTrainers, Report
 from remuda.telemetry.timeline import span
-from remuda.threads import thread_pool
 
 LIMIT_S = 3600.0
-"""Longest wait for a round to be learned; a thread that takes longer is taken for hung."""
+"""Longest wait for a slice of a round to be learned; a thread that takes longer is taken for hung."""
 
 
 class ThreadTrainers(LocalTrainers):
-    """Learns each round as soon as it is whole; torch and the kernels let go of the GIL meanwhile."""
+    """Learns each round as soon as it is whole, slice by slice; who waits for it lends a hand.
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._thread = thread_pool(1, "train")
-        self._hung = False
-        self._futures: deque[tuple[int, Future[Update]]] = deque()
+    So the cores are busy whatever collecting costs beside learning: the thread that collects learns when
+    it has nothing to collect. torch and the kernels let go of the GIL meanwhile.
+    """
+
+    def __init__(self, plan: Plan, learners: Mapping[int, Sequence[Learner]], threads: int = 1) -> None:
+        super().__init__(plan, learners)
+        self._everyone = [learner for slices in self.learners.values() for learner in slices]
+        self._rounds: deque[tuple[int, list[Piece]]] = deque()  # whole, not begun
+        self._lesson: Lesson | None = None  # of the round being learned
+        self._todo: deque[int] = deque()  # its learners nobody teaches yet
+        self._reports: dict[int, Report] = {}
+        self._done: list[Update] = []
+        self._newest = 0  # version that is learned
+        self._error: BaseException | None = None
+        self._closed = False
+        self._changed = threading.Condition()  # of the fields above; never held while learning
+        self._threads = [
+            threading.Thread(target=self._serve, name=f"train-{i}", daemon=True) for i in range(max(1, threads - 1))
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def _complete(self, number: int) -> None:
-        self._futures.append((number, self._thread.submit(self._learn, number, self._round(number))))
+        with self._changed:
+            self._rounds.append((number, self._round(number)))
+            self._begin_next()
+
+    def _begin_next(self) -> None:
+        """Open the next round, if none is open: no learner may learn two at once."""
+        if self._lesson is None and self._rounds:
+            number, pieces = self._rounds.popleft()
+            self._lesson = Lesson(number, pieces, self.plan.updates_in(number))
+            self._reports = {}
+            self._todo.extend(range(len(self._everyone)))
+            self._changed.notify_all()
+
+    def _serve(self) -> None:
+        torch.set_num_threads(1)
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._todo or self._closed)
+                if self._closed:
+                    return
+                index = self._todo.popleft()
+            self._teach(index)
+
+    def _teach(self, index: int) -> None:
+        """Teach one learner the open round; whoever is last concludes it."""
+        lesson, learner = self._lesson, self._everyone[index]
+        assert lesson is not None
+        try:
+            report = lesson.teach(learner)
+        except BaseException as error:
+            self._fail(error)
+            return
+        with self._changed:
+            self._reports[index] = report
+            last = len(self._reports) == len(self._everyone)
+        if last:
+            try:
+                update = self._conclude(lesson, [self._reports[i] for i in range(len(self._everyone))])
+            except BaseException as error:
+                self._fail(error)
+                return
+            with self._changed:
+                self._done.append(update)
+                self._newest = update.version
+                self._lesson = None
+                self._begin_next()
+                self._changed.notify_all()
+
+    def _fail(self, error: BaseException) -> None:
+        with self._changed:
+            self._error = error
+            self._changed.notify_all()
 
     def poll(self, version: int) -> list[Update]:
-        """What is learned, having waited for the thread to reach `version`; whatever it raised is raised here."""
+        """What is learned, having helped until `version` is; whatever a thread raised is raised here."""
+        while self._newest < min(version, self.taken) or self._error is not None:
+            self._help_or_wait()
+        with self._changed:
+            done, self._done = self._done, []
+        self.version = done[-1].version if done else self.version
+        return done
+
+    def _help_or_wait(self) -> None:
+        with self._changed:
+            if self._error is not None:
+                raise self._error
+            if not self._todo:
+                self._wait(self._newest)
+            index = self._todo.popleft() if self._todo else None
+        if index is not None:
+            self._teach(index)
+
+    def _wait(self, newest: int) -> None:
         began = time.perf_counter()
-        updates = []
-        while self._futures and (self._futures[0][0] <= version or self._futures[0][1].done()):
-            number, future = self._futures.popleft()
-            try:
-                with span("wait"):
-                    updates.append(future.result(LIMIT_S))
-            except FutureTimeout:
-                self._hung = True
-                raise RemudaError(f"round {number} was not learned within {LIMIT_S:.0f} s") from None
-            self.version = number
+        with span("wait"):
+            ready = self._changed.wait_for(lambda: self._todo or self._newest > newest or self._error, LIMIT_S)
         self.waited_s += time.perf_counter() - began
-        return updates
+        if not ready:
+            raise RemudaError(f"a round was not learned within {LIMIT_S:.0f} s")
+
+    def restore(self, version: int, state: Mapping[str, NDArray[Any]]) -> None:
+        """Go on from `version`."""
+        super().restore(version, state)
+        self._newest = version
 
     def close(self) -> None:
-        """End the thread; one that hangs is left behind."""
-        self._thread.shutdown(wait=not self._hung, cancel_futures=True)
+        """End the threads; one that hangs is left behind."""
+        with self._changed:
+            self._closed = True
+            self._todo.clear()
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join(LIMIT_S if self._error is None else 1.0)
         super().close()
