@@ -14,8 +14,9 @@ from remuda.collect import Manner, Player, Seat, Task
 from remuda.fragment import Fragment
 from remuda.game import make_game
 from remuda.games import find_game
+from remuda.learners.experience import Statistics, windows
 from remuda.learners.learner import Post
-from remuda.learners.ppo import PPO, PPOOptions, _sample, windows
+from remuda.learners.ppo import PPO, PPOOptions, _sample
 from remuda.rng import Stream
 
 AGENTS, WORLDS, TURNS = 3, 4, 20
@@ -181,3 +182,34 @@ def test_state_restores_everything() -> None:
         own.update(1)
     assert torch.equal(one.weights, two.weights)
     assert np.array_equal(one.rows(), two.rows())
+
+
+def test_normalised_observations_are_what_the_published_weights_see() -> None:
+    own = learner(OPTIONS.model_copy(update={"normalise_observations": True}))
+    first = play(own)
+    own.take(first)
+    own.update(1)
+    fragment = play(own)
+    seen = first.obs[first.before :][:-1].reshape(TURNS * WORLDS, AGENTS, -1).astype(np.float64) * own.network.scale
+    for agent in range(AGENTS):
+        spread = seen[:, agent].std(axis=0)
+        spread[spread < 1e-3] = 1.0
+        window = windows(fragment, 2)[:, 0, agent] * own.network.scale
+        standard = (window - np.tile(seen[:, agent].mean(axis=0), 2)) / np.tile(spread, 2)
+        logits = plain(own, "actor", agent)(torch.from_numpy(standard).float())
+        chosen = logits.log_softmax(1).gather(1, torch.from_numpy(fragment.actions[:, 0, agent])[:, None])[:, 0]
+        np.testing.assert_allclose(fragment.extras["log_prob"][:, 0, agent], chosen.detach(), atol=2e-4)
+    own.take(fragment)
+    assert np.abs(own.update(1)["kl"]).max() < 1e-4  # learning sees it as acting did
+
+
+def test_statistics_are_those_of_everything_seen() -> None:
+    own = Statistics(2, 3)
+    rows = np.random.default_rng(0).normal(3.0, 2.0, (50, 3))
+    for part in (rows[:1], rows[1:20], rows[20:20], rows[20:]):
+        own.add(1, part)
+    centre, spread = own.scale()
+    np.testing.assert_allclose(centre[1], rows.mean(axis=0))
+    np.testing.assert_allclose(spread[1], rows.std(axis=0))
+    assert (centre[0] == 0).all()
+    assert (spread[0] == 1).all()

@@ -21,7 +21,7 @@ GAMES: dict[str, dict[str, Any]] = {
 }
 TUNED: dict[str, dict[str, Any]] = {
     "iqn": {"layer": 16, "quantiles": 4, "acting_quantiles": 4, "frames": 2, "batch_size": 8, "memory": 200},
-    "ppo": {"layers": [16, 8], "frames": 2, "passes": 2, "minibatches": 2},
+    "ppo": {"layers": [16, 8], "frames": 2, "passes": 2, "minibatches": 2, "normalise_observations": True},
 }
 PLAN: dict[str, Any] = {
     "worlds": 3, "total_episodes": 12, "episodes_per_update": 4, "evaluate_episodes": 2, "checkpoint_every": 1,

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from remuda.errors import ConfigError
 from remuda.fragment import Fragment, of_agents
 from remuda.game import Group
 from remuda.kernels import kernel
+from remuda.learners.experience import Experience, Statistics, discount_advantages, lived, windows
 from remuda.learners.learner import Learner, Post, State
 from remuda.learners.ppo_network import PPONetwork
 from remuda.learners.schedule import PerAgent, schedule
@@ -39,6 +40,7 @@ from remuda.threads import thread_pool
 
 LOG_PROB, VALUE = "log_prob", "value"
 SHARDS, SHARD_ROWS = 4, 256  # a minibatch is learned in up to so many pieces of at least so many rows
+LEAST_SPREAD = 1e-3  # of an observation that is divided by it
 STATISTICS = 2  # columns after the weights in a row: centre and spread of the returns
 
 
@@ -60,6 +62,7 @@ class PPOOptions(Options):
     grad_clip: float = Field(0.5, gt=0, description="largest gradient norm")
     normalise_advantages: bool = Field(True, description="to mean 0 and variance 1 over a minibatch")
     normalise_values: bool = Field(True, description="let the critic predict standardised returns")
+    normalise_observations: bool = Field(False, description="let the networks see standardised observations")
     reward_scale: float = Field(1.0, gt=0, description="rewards are multiplied by this")
 
     def check(self) -> None:
@@ -117,34 +120,6 @@ class PPOPolicy(StackedPolicy):
         values[:, low:high] = network.values(arrays, x)[:, :worlds].transpose(0, 1).cpu().numpy()
 
 
-class Experience(NamedTuple):
-    """Turns that neighbouring agents lived through, as many each, agents first and episode after episode."""
-
-    windows: NDArray[Any]  # (agents, rows, frames * obs), in the game's dtype
-    actions: NDArray[np.int64]  # (agents, rows)
-    log_probs: NDArray[np.float32]
-    advantages: NDArray[np.float32]
-    returns: NDArray[np.float32]
-    mask: NDArray[np.bool_]  # (agents, rows, actions), or no actions where all are always allowed
-
-    def pick(self, rows: NDArray[np.int64]) -> Experience:
-        """Some rows of each agent, (agents, picked)."""
-        agents = np.arange(len(rows))[:, None]
-        picked: list[Any] = [array[agents, rows] for array in self]
-        return Experience(*picked)
-
-    def cut(self, first: int, last: int) -> Experience:
-        """Rows first … last-1 of every agent, as views."""
-        views: list[Any] = [array[:, first:last] for array in self]
-        return Experience(*views)
-
-
-def _lived(fragment: Fragment, array: NDArray[Any], agent: int) -> NDArray[Any]:
-    """The entries (turns, worlds, agents, …) of one agent's own turns, world after world."""
-    own: NDArray[Any] = array[:, :, agent].swapaxes(0, 1)[fragment.alive[:, :, agent].T]
-    return own
-
-
 class PPO(Learner):
     """PPO for neighbouring agents: each its own actor, critic, optimiser and random streams.
 
@@ -166,7 +141,8 @@ class PPO(Learner):
         self.updates = 0  # due so far by the plan, the clock of the schedules
         self.passes = 0  # over a round so far, the clock of the random streams
         self.steps = np.zeros(post.agents, np.int64)
-        self.statistics = np.zeros((post.agents, 3))  # of returns: count, mean, sum of squared deviations
+        self.returns = Statistics(post.agents, 1)
+        self.observed = Statistics(post.agents, self.network.obs_size)
         self._rate = schedule("lr", options.lr, post.numbers)
         self._entropy = schedule("entropy", options.entropy, post.numbers)
         self._gamma = schedule("gamma", options.gamma, post.numbers, high=1.0)
@@ -184,17 +160,37 @@ class PPO(Learner):
         return PPOPolicy(group, agents, options, precision, device)
 
     def rows(self) -> NDArray[np.float32]:
-        """Weights, then centre and spread of the returns."""
-        return np.concatenate([self.weights.cpu().numpy(), self._scale().astype(np.float32)], axis=1)
+        """Weights, then centre and spread of the returns.
+
+        Where observations are normalised the first layers are given such that they do it themselves: who
+        acts, and who takes the trained network elsewhere, need not know.
+        """
+        weights = self.weights
+        if self.options.normalise_observations:
+            weights = weights.clone()
+            arrays = self.network.layout.arrays(weights)
+            centre, spread = (torch.from_numpy(a).to(weights) for a in self._sight())
+            for name in ("actor", "critic"):
+                arrays[f"{name}.0.weight"].div_(spread)
+                arrays[f"{name}.0.bias"].sub_((arrays[f"{name}.0.weight"] * centre).sum(dim=2))
+        return np.concatenate([weights.cpu().numpy(), self._scale().astype(np.float32)], axis=1)
 
     def _scale(self) -> NDArray[np.float64]:
         """Centre and spread that the critic's standardised values are multiplied out with, (agents, 2)."""
-        scale = np.tile([0.0, 1.0], (self.post.agents, 1))
-        known = self.statistics[:, 0] > 1
-        if self.options.normalise_values and known.any():
-            count, mean, squares = self.statistics[known].T
-            scale[known] = np.stack([mean, np.sqrt(squares / count) + 1e-6], axis=1)
-        return scale
+        if not self.options.normalise_values:
+            return np.tile([0.0, 1.0], (self.post.agents, 1))
+        centre, spread = self.returns.scale()
+        return np.concatenate([centre, np.maximum(spread, 1e-6)], axis=1)
+
+    def _sight(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Centre and spread of the network's inputs, (agents, 1, inputs)."""
+        centre, spread = self.observed.scale()
+        spread = np.where(spread < LEAST_SPREAD, 1.0, spread)  # what never changes is only centred
+        rest = self.network.inputs - self.network.frames * self.network.obs_size
+        frames = (1, self.network.frames)
+        centre = np.pad(np.tile(centre, frames), ((0, 0), (0, rest)))
+        spread = np.pad(np.tile(spread, frames), ((0, 0), (0, rest)), constant_values=1.0)
+        return centre[:, None].astype(np.float32), spread[:, None].astype(np.float32)
 
     def take(self, fragment: Fragment) -> None:
         """Keep this learner's part of it until the next update."""
@@ -213,7 +209,7 @@ class PPO(Learner):
         rewards = fragment.rewards * np.float32(self.options.reward_scale)
         gamma = self._gamma.at(self.updates, self.post.total_updates)
         flags = (fragment.terminated, ended | cut_off, fragment.alive)
-        _advantages(rewards, values, following, flags, gamma, self.options.gae_lambda, result)
+        discount_advantages(rewards, values, following, flags, gamma, self.options.gae_lambda, result)
         return result, values
 
     @torch.no_grad()
@@ -225,25 +221,34 @@ class PPO(Learner):
         for agent in range(self.post.agents):
             turns, worlds = np.nonzero(cut_off[:, :, agent])
             if len(turns):
-                x = self._input(nexts[turns, worlds, agent][None])
+                x = self._input(nexts[turns, worlds, agent][None], slice(agent, agent + 1))
                 own = {name: array[agent : agent + 1] for name, array in arrays.items()}
                 values = self.network.values(own, x)[0, : len(turns)].cpu().numpy()
                 following[turns, worlds, agent] = values * scale[agent, 1] + scale[agent, 0]
 
-    def _input(self, windows: NDArray[Any]) -> Tensor:
-        return pad_windows(windows, self.network.scale, self.network.inputs, self.network.device)
+    def _input(self, windows: NDArray[Any], agents: slice) -> Tensor:
+        """What the networks of some agents see of windows (agents, rows, frames * obs)."""
+        x = pad_windows(windows, self.network.scale, self.network.inputs, self.network.device)
+        if self.options.normalise_observations:
+            centre, spread = (torch.from_numpy(a[agents]).to(x) for a in self._sight())
+            x = x.sub_(centre).div_(spread)
+        return x
 
     def update(self, count: int) -> dict[str, NDArray[np.float64]]:
         """Learn `passes` times from what was taken; `count` only moves the schedules."""
         report = {name: np.full(self.post.agents, np.nan) for name in self.metrics}
         lives = self._lives()
-        if self.options.normalise_values:
-            self._count_returns(lives)
+        for agent, life in enumerate(lives):
+            self.returns.add(agent, life.returns[:, None].astype(np.float64))
         for low, high in self._alike([len(life.actions) for life in lives]):
             own = Experience(*(np.stack(arrays) for arrays in zip(*lives[low:high], strict=True)))
             for name, values in self._learn(own, low, high).items():
                 report[name][low:high] = values
             self.steps[low:high] += self.options.passes * self.options.minibatches
+        if self.options.normalise_observations:  # only now: what was played was seen by the old measure
+            for agent, life in enumerate(lives):
+                seen = life.windows[:, -self.network.obs_size :].astype(np.float64) * self.network.scale
+                self.observed.add(agent, seen)
         self.passes += self.options.passes
         self.updates += count
         return report
@@ -260,7 +265,7 @@ class PPO(Learner):
         self._fragments = []
         return [
             Experience(*(np.concatenate(column) for column in zip(*(
-                [_lived(fragment, array, agent) for array in arrays] for fragment, arrays in parts
+                [lived(fragment, array, agent) for array in arrays] for fragment, arrays in parts
             ), strict=True)))
             for agent in range(self.post.agents)
         ]  # fmt: skip
@@ -278,16 +283,6 @@ class PPO(Learner):
                 for low, high in chunks(size, bytes_each):
                     yield first + low, first + high
             first += size
-
-    def _count_returns(self, lives: list[Experience]) -> None:
-        """Add the round's returns to the running statistics (Chan's parallel formula)."""
-        for i, life in enumerate(lives):
-            own = life.returns.astype(np.float64)
-            if len(own):
-                count, mean, squares = self.statistics[i]
-                delta, total = own.mean() - mean, count + len(own)
-                squares += ((own - own.mean()) ** 2).sum() + delta**2 * count * len(own) / total
-                self.statistics[i] = (total, mean + delta * len(own) / total, squares)
 
     def _learn(self, own: Experience, low: int, high: int) -> dict[str, NDArray[np.float64]]:
         """All passes over the round for agents low … high-1; returns means over the gradient steps."""
@@ -351,7 +346,7 @@ class PPO(Learner):
         actions, old, advantages, returns, mask = (torch.from_numpy(array).to(device) for array in batch[1:])
         count = actions.shape[1]
         arrays = network.layout.arrays(leaf)
-        x = self._input(batch.windows)
+        x = self._input(batch.windows, agents)
         log_probs = network.log_probs(arrays, x, mask if mask.shape[2] else None)[:, :count]
         chosen = log_probs.gather(2, actions.unsqueeze(2)).squeeze(2)
         ratio = (chosen - old).exp()
@@ -371,7 +366,8 @@ class PPO(Learner):
         agents = self.post.agents
         return {
             **self.adam.state(),
-            "statistics": self.statistics,
+            "returns": self.returns.moments,
+            "observed": self.observed.moments,
             "steps": self.steps,
             "updates": np.full(agents, self.updates, np.int64),
             "passes": np.full(agents, self.passes, np.int64),
@@ -380,7 +376,8 @@ class PPO(Learner):
     def restore(self, state: State) -> None:
         """Become the learner that `state` was taken from."""
         self.adam.restore(state)
-        self.statistics[:] = state["statistics"]
+        self.returns.moments[:] = state["returns"]
+        self.observed.moments[:] = state["observed"]
         self.steps[:] = state["steps"]
         self.updates, self.passes = int(state["updates"][0]), int(state["passes"][0])
 
@@ -396,48 +393,6 @@ class PPO(Learner):
         window = self.network.frames * self.network.obs_size * np.dtype(group.obs_dtype).itemsize
         rows = post.agents * post.turns * post.round_episodes
         return rows * (window + 32) + 4 * self.weights.numel() * self.weights.element_size()
-
-
-def windows(fragment: Fragment, frames: int, ahead: int = 0) -> NDArray[Any]:
-    """Stacked frames of every turn, or of the one after it: (turns, worlds, agents, frames * obs)."""
-    obs = fragment.obs.reshape(*fragment.obs.shape[:3], -1)
-    turns, worlds, agents = fragment.actions.shape
-    if frames == 1:
-        first = fragment.before + ahead
-        return obs[first : first + turns]
-    out = np.zeros((turns, worlds, agents, frames * obs.shape[3]), obs.dtype)
-    _windows(obs, fragment.ages, fragment.before, frames, ahead, out)
-    return out
-
-
-@kernel
-def _windows(obs: Any, ages: Any, before: int, frames: int, ahead: int, out: Any) -> None:
-    turns, worlds, agents = ages.shape
-    size = obs.shape[3]
-    for t in range(turns):
-        for w in range(worlds):
-            for a in range(agents):
-                for f in range(max(0, frames - 1 - ages[t, w, a] - ahead), frames):
-                    source = before + t + ahead - (frames - 1 - f)
-                    for i in range(size):
-                        out[t, w, a, f * size + i] = obs[source, w, a, i]
-
-
-@kernel
-def _advantages(rewards: Any, values: Any, following: Any, flags: Any, gamma: Any, decay: float, out: Any) -> None:
-    terminated, ended, alive = flags
-    turns, worlds, agents = rewards.shape
-    for w in range(worlds):
-        for a in range(agents):
-            ahead = 0.0
-            for t in range(turns - 1, -1, -1):
-                if not alive[t, w, a]:
-                    ahead = 0.0
-                    continue
-                beyond = 0.0 if terminated[t, w, a] else gamma[a] * following[t, w, a]
-                carry = 0.0 if ended[t, w, a] else gamma[a] * decay * ahead
-                ahead = rewards[t, w, a] + beyond - values[t, w, a] + carry
-                out[t, w, a] = ahead
 
 
 @kernel
