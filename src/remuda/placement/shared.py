@@ -46,6 +46,7 @@ class Memory:
 
     def __init__(self, size: int, fd: int | None = None) -> None:
         self.size = size
+        self._fd = -1  # until there is one to close
         self._fd = os.memfd_create("remuda", os.MFD_CLOEXEC) if fd is None else fd
         if fd is None:
             os.ftruncate(self._fd, size)
@@ -61,6 +62,9 @@ class Memory:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+    def __del__(self) -> None:
+        self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _attach, (reduction.DupFd(self._fd), self.size)

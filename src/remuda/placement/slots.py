@@ -20,8 +20,6 @@ from remuda.fragment import Fragment, Origin
 from remuda.game import GameSpec
 from remuda.placement.shared import Field, Memory, plan_fields
 
-FREE = "free"
-
 
 @dataclass(frozen=True)
 class Token:
@@ -92,6 +90,8 @@ class Room:
 
     def fragments(self, slot: int, task: Task, manner: Manner, turns: int | None = None) -> list[Fragment]:
         """The slot as fragments of this task, cut to its worlds and to `turns` turns."""
+        if len(task.episodes) > self.layout.worlds:
+            raise OrderError(f"a slot has room for {self.layout.worlds} episodes, not for {len(task.episodes)}")
         episodes = np.array(task.episodes, np.int64)
         fragments = []
         for g, group in enumerate(self.layout.groups):
@@ -131,7 +131,7 @@ class Owners:
 
     def __init__(self, count: int) -> None:
         self.peak = 0  # most slots in use at once
-        self._owner: list[str] = [FREE] * count
+        self._owner: list[str | None] = [None] * count
         self._serial = [0] * count
         self._free = deque(range(count))
 
@@ -151,7 +151,6 @@ class Owners:
             raise OrderError("no slot is free: wait for one to come back")
         slot = self._free.popleft()
         self._owner[slot] = owner
-        self._serial[slot] += 1
         self.peak = max(self.peak, self.used)
         return Token(slot, self._serial[slot])
 
@@ -167,7 +166,7 @@ class Owners:
     def give_back(self, token: Token, owner: str) -> None:
         """Free a slot."""
         self._check(token, owner)
-        self._owner[token.slot] = FREE
+        self._owner[token.slot] = None
         self._serial[token.slot] += 1
         self._free.append(token.slot)
 

@@ -7,19 +7,24 @@ A writer that dies in the middle leaves an odd number: readers go on with the ro
 
 from __future__ import annotations
 
+import os
 import threading
+import time
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from remuda.errors import WorkerError
 from remuda.placement.shared import Memory, plan_fields
 from remuda.policy import UNVERSIONED
 from remuda.telemetry.timeline import span
 
 TRIES = 8
 """Times a reader copies a row that keeps moving before it stays with the old one until it next looks."""
+FIRST_LIMIT_S = 60.0
+"""Longest a reader waits for the first whole copy of a row: it has no old one to go on with."""
 
 _order = threading.Lock()
 
@@ -88,9 +93,10 @@ class Reader:
         return sum(self._copy(part, int(agent), sequence) for agent in moved) > 0
 
     def _copy(self, part: int, agent: int, sequence: NDArray[Any]) -> bool:
-        """One whole row, or the old one if the row is being written all the time."""
+        """One whole row, or the old one if the row is being written all the time; the first has to be had."""
         rows, versions = self.board._view(part, "rows"), self.board._view(part, "version")
-        for _ in range(TRIES):
+        deadline, tries = time.monotonic() + FIRST_LIMIT_S, 0
+        while tries < TRIES or self._seen[part][agent] < 0:
             before = int(sequence[agent])
             if before % 2 == 0:
                 _fence()
@@ -102,4 +108,8 @@ class Reader:
                     self._seen[part][agent] = before
                     return True
             self.retries += 1
+            tries += 1
+            os.sched_yield()
+            if time.monotonic() > deadline:
+                raise WorkerError(f"the weights of agent {agent} were not written whole within {FIRST_LIMIT_S:.0f} s")
         return False
