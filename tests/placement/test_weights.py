@@ -1,0 +1,418 @@
+"""Weights on the board: a reader has every row whole, of one version, and never an older one than before.
+
+The property test runs the real `publish` and `refresh` in threads that go on only when told, one step at
+a time, with halts in the middle of every row; so a writer and its readers meet in every way there is.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import Phase as Stage
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+from numpy.typing import NDArray
+from stamps import HaltingBoard, UnmarkedBoard
+
+from remuda.errors import WorkerError
+from remuda.placement import weights
+from remuda.placement.weights import TRIES, Board, Reader
+from remuda.policy import UNVERSIONED
+
+SHAPES = {0: (3, 5), 2: (2, 4)}
+
+
+@pytest.fixture
+def board() -> Iterator[Board]:
+    made = Board(SHAPES)
+    yield made
+    made.memory.close()
+
+
+def rows_of(part: int, agents: int, version: int) -> NDArray[np.float32]:
+    """Rows that differ by part, agent, column and version."""
+    base = 1000 * version + 100 * part + 10 * np.arange(agents)[:, None]
+    return (base + np.arange(SHAPES[part][1])).astype(np.float32)
+
+
+def die_in_the_middle(board: Board, part: int, agent: int) -> None:
+    """What a writer leaves that dies halfway through a row."""
+    board._view(part, "sequence")[agent] |= 1
+    board._view(part, "rows")[agent, :2] = -1
+
+
+def test_what_is_published_is_read_with_its_version(board: Board) -> None:
+    reader = Reader(board)
+    for part, (agents, _) in SHAPES.items():
+        board.publish(part, rows_of(part, agents, 7 + part), 7 + part)
+    assert reader.refresh() == [0, 2]
+    for part, (agents, _) in SHAPES.items():
+        assert np.array_equal(reader.rows[part], rows_of(part, agents, 7 + part))
+        assert reader.versions[part].tolist() == [7 + part] * agents
+    assert reader.retries == 0
+
+
+def test_every_reader_has_a_copy_of_its_own(board: Board) -> None:
+    board.publish(0, rows_of(0, 3, 1), 1)
+    one, other = Reader(board), Reader(board)
+    one.refresh()
+    board.publish(0, rows_of(0, 3, 2), 2)
+    other.refresh()
+    assert np.array_equal(one.rows[0], rows_of(0, 3, 1))
+    assert np.array_equal(other.rows[0], rows_of(0, 3, 2))
+
+
+def test_nothing_is_said_of_parts_that_did_not_move(board: Board) -> None:
+    reader = Reader(board)
+    reader.refresh()
+    assert reader.refresh() == []
+    board.publish(2, rows_of(2, 2, 1), 1)
+    assert reader.refresh() == [2]
+    assert reader.refresh() == []
+
+
+def test_only_rows_that_moved_are_copied(board: Board) -> None:
+    reader = Reader(board)
+    board.publish(0, rows_of(0, 3, 1), 1)
+    reader.refresh()
+    reader.rows[0][:] = -5
+    board.publish(0, rows_of(0, 1, 2), 2, first=1)
+    assert reader.refresh() == [0]
+    assert (reader.rows[0][[0, 2]] == -5).all()
+    assert np.array_equal(reader.rows[0][1], rows_of(0, 1, 2)[0])
+    assert reader.versions[0].tolist() == [1, 2, 1]
+
+
+def test_slices_of_a_part_come_from_different_writers(board: Board) -> None:
+    reader = Reader(board)
+    board.publish(0, rows_of(0, 2, 4), 4, first=1)
+    board.publish(0, rows_of(0, 1, 9), 9)
+    reader.refresh()
+    assert np.array_equal(reader.rows[0], np.concatenate([rows_of(0, 1, 9), rows_of(0, 2, 4)]))
+    assert reader.versions[0].tolist() == [9, 4, 4]
+    assert not reader.rows[2].any()
+
+
+def test_the_oldest_version_is_that_of_any_row(board: Board) -> None:
+    assert board.oldest() == 0
+    board.publish(0, rows_of(0, 3, 9), 9)
+    board.publish(2, rows_of(2, 2, 6), 6)
+    board.publish(2, rows_of(2, 1, 8), 8, first=1)
+    assert board.oldest() == 6
+    board.publish(2, rows_of(2, 1, 10), 10)
+    assert board.oldest() == 8
+    empty = Board({})
+    assert empty.oldest() == UNVERSIONED
+    assert Reader(empty).refresh() == []
+    empty.memory.close()
+
+
+def test_players_without_weights_have_versions_all_the_same() -> None:
+    board = Board({0: (2, 0)})
+    reader = Reader(board)
+    board.publish(0, np.zeros((2, 0), np.float32), 3)
+    assert reader.refresh() == [0]
+    assert reader.versions[0].tolist() == [3, 3]
+    board.memory.close()
+
+
+def test_a_writer_that_dies_in_the_middle_leaves_readers_the_row_they_have(board: Board) -> None:
+    reader = Reader(board)
+    board.publish(0, rows_of(0, 3, 1), 1)
+    reader.refresh()
+    die_in_the_middle(board, 0, 1)
+    board.publish(0, rows_of(0, 1, 2), 2, first=2)
+    assert reader.refresh() == [0]
+    assert reader.retries == TRIES
+    assert np.array_equal(reader.rows[0][:2], rows_of(0, 2, 1))
+    assert reader.versions[0].tolist() == [1, 1, 2]
+    assert reader.refresh() == []
+
+
+def test_a_later_writer_heals_the_row(board: Board) -> None:
+    reader = Reader(board)
+    board.publish(0, rows_of(0, 3, 1), 1)
+    reader.refresh()
+    die_in_the_middle(board, 0, 1)
+    board.publish(0, rows_of(0, 3, 2), 2)
+    assert (board._view(0, "sequence") % 2 == 0).all()
+    assert reader.refresh() == [0]
+    assert np.array_equal(reader.rows[0], rows_of(0, 3, 2))
+    assert reader.versions[0].tolist() == [2, 2, 2]
+
+
+def test_a_reader_gives_up_on_a_row_that_never_stands_still_until_it_next_looks() -> None:
+    board = HaltingBoard(SHAPES)
+    reader = Reader(board)
+    reader.refresh()
+    board.publish(2, rows_of(2, 2, 1), 1)
+    writing = copy.copy(board)  # without a halt, in the same memory
+    board.halt = lambda: writing.publish(2, rows_of(2, 1, 2), 2)
+    assert reader.refresh() == [2]
+    assert reader.retries == TRIES
+    assert reader.versions[2].tolist() == [0, 1]
+    assert not reader.rows[2][0].any()
+    board.halt = None
+    assert reader.refresh() == [2]
+    assert reader.versions[2].tolist() == [2, 1]
+    board.memory.close()
+
+
+def test_a_fresh_reader_waits_for_its_first_whole_row(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
+    board.publish(0, rows_of(0, 3, 1), 1)
+    die_in_the_middle(board, 0, 1)
+    reader = Reader(board)
+    healing = threading.Thread(target=lambda: board.publish(0, rows_of(0, 3, 2), 2))
+    monkeypatch.setattr(weights.os, "sched_yield", lambda: healing.start() if healing.ident is None else None)
+    assert 0 in reader.refresh()
+    healing.join()
+    reader.refresh()
+    assert np.array_equal(reader.rows[0], rows_of(0, 3, 2))
+
+
+def test_a_fresh_reader_does_not_wait_for_ever(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
+    board.publish(0, rows_of(0, 3, 1), 1)
+    die_in_the_middle(board, 0, 1)
+    monkeypatch.setattr(weights, "FIRST_LIMIT_S", 0.01)
+    with pytest.raises(WorkerError, match="agent 1 were not written whole"):
+        Reader(board).refresh()
+
+
+class Killed(BaseException):
+    """Ends a thread where it halts."""
+
+
+class Paced:
+    """Runs a function in a thread, from halt to halt, and only while somebody waits in `step`."""
+
+    own = threading.local()
+
+    def __init__(self, function: Callable[[], Any]) -> None:
+        self.done, self.killed, self.result, self.error = False, False, None, None
+        self._go, self._halted = threading.Semaphore(0), threading.Semaphore(0)
+        self._thread = threading.Thread(target=self._run, args=(function,), daemon=True)
+        self._thread.start()
+
+    def _run(self, function: Callable[[], Any]) -> None:
+        self.own.pace = self
+        try:
+            self._wait()
+            self.result = function()
+        except Killed:
+            pass
+        except BaseException as error:
+            self.error = error
+        self.done = True
+        self._halted.release()
+
+    def _wait(self) -> None:
+        self._go.acquire()
+        if self.killed:
+            raise Killed
+
+    def step(self) -> None:
+        """Go on to the next halt, or to the end."""
+        self._go.release()
+        self._halted.acquire()
+        if self.error is not None:
+            raise self.error
+
+    def finish(self) -> Any:
+        """Go on to the end."""
+        while not self.done:
+            self.step()
+        return self.result
+
+    def kill(self) -> None:
+        """End it where it is."""
+        self.killed = True
+        self.finish()
+        self._thread.join()
+
+    @classmethod
+    def halt(cls) -> None:
+        """Called by the function: wait for the next step; without a pace there is nothing to wait for."""
+        pace: Paced | None = getattr(cls.own, "pace", None)
+        if pace is not None:
+            pace._halted.release()
+            pace._wait()
+
+
+class PacedBoard(HaltingBoard):
+    """The real one, with halts."""
+
+    halt = staticmethod(Paced.halt)
+
+
+class PacedUnmarkedBoard(UnmarkedBoard):
+    """Broken: a row is not marked while it is written."""
+
+    halt = staticmethod(Paced.halt)
+
+
+class EarlyBoard(PacedBoard):
+    """Broken: the row is said to be whole before it is."""
+
+    def publish(self, part: int, rows: NDArray[np.float32], version: int, first: int = 0) -> None:
+        own = slice(first, first + len(rows))
+        self._view(part, "version")[own] = version
+        self._view(part, "sequence")[own] += 2
+        self._view(part, "rows")[own] = rows
+
+
+class NeverHealingBoard(PacedBoard):
+    """Broken: takes it for granted that the writer before came to its end."""
+
+    def publish(self, part: int, rows: NDArray[np.float32], version: int, first: int = 0) -> None:
+        own = slice(first, first + len(rows))
+        self._view(part, "sequence")[own] += 1
+        self._view(part, "rows")[own] = rows
+        self._view(part, "version")[own] = version
+        self._view(part, "sequence")[own] += 1
+
+
+class TrustingReader(Reader):
+    """Broken: does not look whether the row moved under it."""
+
+    def _copy(self, part: int, agent: int, sequence: NDArray[Any]) -> bool:
+        if sequence[agent] % 2:
+            return False
+        self._seen[part][agent] = sequence[agent]
+        self.versions[part][agent] = self.board._view(part, "version")[agent]
+        self.rows[part][agent] = self.board._view(part, "rows")[agent].copy()
+        return True
+
+
+class HastyReader(Reader):
+    """Broken: does not mind that a row is being written."""
+
+    def _copy(self, part: int, agent: int, sequence: NDArray[Any]) -> bool:
+        before = int(sequence[agent])
+        row, version = self.board._view(part, "rows")[agent].copy(), self.board._view(part, "version")[agent]
+        if int(sequence[agent]) != before:
+            return False
+        self.rows[part][agent], self.versions[part][agent], self._seen[part][agent] = row, version, before
+        return True
+
+
+SLICES = ((0, 0, 2), (0, 2, 3), (2, 0, 2))
+"""Part, first and last agent of what each writer has."""
+writers = st.integers(0, len(SLICES) - 1)
+readers = st.integers(0, 1)
+
+
+class Meeting(RuleBasedStateMachine):
+    """Writers and readers, each in the middle of something or not; every column of a row has its version."""
+
+    def __init__(self, board: type[Board] = PacedBoard, reader: type[Reader] = Reader) -> None:
+        super().__init__()
+        self._patch = pytest.MonkeyPatch()
+        self._patch.setattr(weights, "_fence", Paced.halt)
+        self.board = board(SHAPES)
+        self.readers = [reader(self.board) for _ in range(2)]
+        for one in self.readers:
+            one.refresh()  # the first whole row has to be waited for; see above
+        self.before = [{part: own.copy() for part, own in one.versions.items()} for one in self.readers]
+        self.writing: dict[int, Paced] = {}
+        self.reading: dict[int, Paced] = {}
+        self.begun = [0] * len(SLICES)
+        self.whole: list[list[int]] = [[0] for _ in SLICES]  # versions that were written to their end
+
+    def teardown(self) -> None:
+        for pace in (*self.writing.values(), *self.reading.values()):
+            pace.kill()
+        self._patch.undo()
+        self.board.memory.close()
+
+    @rule(writer=writers)
+    def write_on(self, writer: int) -> None:
+        """Begin a new version, or take the next step with the one under way."""
+        if writer not in self.writing:
+            self.begun[writer] += 1
+            self.writing[writer] = Paced(lambda: self._publish(writer))
+        self.writing[writer].step()
+        self._settle(writer)
+
+    @rule(writer=writers)
+    def write_to_the_end(self, writer: int) -> None:
+        self.write_on(writer)
+        if writer in self.writing:
+            self.writing[writer].finish()
+            self._settle(writer)
+
+    @rule(writer=writers)
+    def die(self, writer: int) -> None:
+        """The next version is another writer's."""
+        if writer in self.writing:
+            self.writing.pop(writer).kill()
+
+    def _publish(self, writer: int) -> None:
+        part, first, last = SLICES[writer]
+        version = self.begun[writer]
+        self.board.publish(part, np.full((last - first, SHAPES[part][1]), version, np.float32), version, first)
+
+    def _settle(self, writer: int) -> None:
+        if self.writing[writer].done:
+            del self.writing[writer]
+            self.whole[writer].append(self.begun[writer])
+
+    @rule(reader=readers)
+    def read_on(self, reader: int) -> None:
+        """Begin to refresh, or take the next step with it."""
+        if reader not in self.reading:
+            self.reading[reader] = Paced(self.readers[reader].refresh)
+        self.reading[reader].step()
+        if self.reading[reader].done:
+            del self.reading[reader]
+
+    @rule(reader=readers)
+    def read_to_the_end(self, reader: int) -> None:
+        """Whoever begins now and is not disturbed has the newest of every row that is whole."""
+        if reader in self.reading:
+            self.reading.pop(reader).finish()
+        before = {part: own.tolist() for part, own in self.readers[reader].versions.items()}
+        moved = Paced(self.readers[reader].refresh).finish()
+        for writer, (part, first, last) in enumerate(SLICES):
+            held = self.readers[reader].versions[part][first:last].tolist()
+            if self.begun[writer] == self.whole[writer][-1]:
+                assert held == [self.whole[writer][-1]] * (last - first)
+            assert part in moved or held == before[part][first:last]
+
+    @invariant()
+    def rows_are_of_one_version_and_never_go_back(self) -> None:
+        for one, before in zip(self.readers, self.before, strict=True):
+            for writer, (part, first, last) in enumerate(SLICES):
+                versions = one.versions[part][first:last]
+                assert (one.rows[part][first:last] == versions[:, None]).all()
+                assert set(versions.tolist()) <= set(self.whole[writer])
+                assert (versions >= before[part][first:last]).all()
+            before.update({part: own.copy() for part, own in one.versions.items()})
+
+
+CALM = settings(deadline=None, stateful_step_count=40, suppress_health_check=[HealthCheck.too_slow])
+
+
+def test_however_they_meet_a_reader_holds_whole_rows() -> None:
+    run_state_machine_as_test(Meeting, settings=settings(CALM, max_examples=100))
+
+
+@pytest.mark.parametrize(
+    ("board", "reader"),
+    [
+        (PacedUnmarkedBoard, Reader),
+        (EarlyBoard, Reader),
+        (NeverHealingBoard, Reader),
+        (PacedBoard, TrustingReader),
+        (PacedBoard, HastyReader),
+    ],
+)
+def test_the_same_finds_what_is_wrong_with_a_broken_protocol(board: type[Board], reader: type[Reader]) -> None:
+    search = settings(CALM, max_examples=1000, derandomize=True, database=None, phases=[Stage.generate])
+    with pytest.raises(AssertionError):
+        run_state_machine_as_test(lambda: Meeting(board, reader), settings=search)
