@@ -126,7 +126,7 @@ def _go(
     compiled = _is_compiled(plan)
     spec = spec_of(plan)
     parts = assign(plan, spec)
-    crew = Crew(stop)
+    crew = Crew(stop, rehearsal=plan.model_dump_json())
     site = Site(plan, spec, parts, resolve_device(plan.device), stop, crew, folder)
     with ExitStack() as stack:
         stack.enter_context(one_thread_each())

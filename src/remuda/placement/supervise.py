@@ -42,7 +42,9 @@ LOOK_UP_S = 0.5
 RESTARTS = 10
 """Deaths in a row, without a single finished task between them, after which a run gives up."""
 PR_SET_PDEATHSIG = 1
-PRELOAD = "remuda.placement.worker"
+PRELOAD = "remuda.placement.preload"
+REHEARSE = "REMUDA_REHEARSE"
+"""The environment variable that tells a new fork server which plan to rehearse."""
 
 
 class Phase(IntEnum):
@@ -136,6 +138,7 @@ class Crew:
     say: Callable[[str], None] = lambda text: None
     workers: list[Worker] = field(default_factory=list)
     silence_limit_s: float = SILENCE_LIMIT_S
+    rehearsal: str = ""  # the plan as JSON
     timeline: Path | None = None  # where workers write what they did when
     failures: int = 0  # deaths since anybody last finished anything
     _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
@@ -163,8 +166,12 @@ class Crew:
             return
         self._pulse = Pulse(len(self.workers))
         self._context = process_context()
-        for worker in self.workers:
-            self._start(worker)
+        os.environ[REHEARSE] = self.rehearsal
+        try:
+            for worker in self.workers:
+                self._start(worker)
+        finally:
+            del os.environ[REHEARSE]
         deadline = time.monotonic() + START_LIMIT_S * (1 + len(self.workers) / 100)
         while not all(worker.ready for worker in self.workers):
             if time.monotonic() > deadline:

@@ -12,10 +12,10 @@ from remuda.collect import Manner, Player, Players, Seat, Task
 from remuda.config import Plan
 from remuda.errors import WorkerError
 from remuda.fragment import Fragment, Purpose
-from remuda.game import Game, GameSpec
+from remuda.game import Game, GameSpec, make_game
 from remuda.games import find_game
-from remuda.herd import Part, make_seat
-from remuda.placement.slots import Room, Token
+from remuda.herd import Part, assign, make_seat
+from remuda.placement.slots import Layout, Room, Token
 from remuda.placement.supervise import SILENCE_LIMIT_S, Life, Phase, Ready
 from remuda.placement.weights import Board, Reader
 from remuda.policy import UNVERSIONED
@@ -144,6 +144,25 @@ class Collector:
         self._loaded = purpose
         versions = [int(own.min()) for own in reader.versions.values()]
         self.life.pulse.note_version(self.life.index, min(versions, default=UNVERSIONED))
+
+
+def rehearse(plan: Plan) -> None:
+    """Play a turn into a slot, so that whatever is compiled or loaded on first use is there.
+
+    Simulators that play one world at a time are left out: who knows what they do when they are forked.
+    """
+    entry = find_game(plan.game)
+    if not entry.together:
+        return
+    spec = make_game(entry, plan.options, [0]).spec
+    seats = [make_seat(part, plan, spec, "cpu") for part in assign(plan, spec)]
+    for seat in seats:
+        seat.policy.load(seat.policy.rows, UNVERSIONED)
+    manner, task = Manner(plan.seed, plan.worlds, plan.parallel_actions), Task((0, 1))
+    for worlds in (2, 3):  # a slot that is full and one that is not lie differently in memory
+        player = Players(entry, plan.options, manner, lambda game: Player(game, seats, manner)).begin(task)
+        room = Room(Layout.of(spec, seats, worlds), 1)
+        player.play(room.fragments(0, task, manner, turns=1))
 
 
 class AskingPlayer(Player):
