@@ -14,8 +14,8 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import IntEnum
 from multiprocessing.connection import Connection
@@ -39,6 +39,10 @@ END_LIMIT_S = 5.0
 """Longest a worker may take to end after being told; then it is killed."""
 LOOK_UP_S = 0.5
 """Waits on handles are interrupted so often, to see whether somebody asked us to stop."""
+ATTEMPTS = 5
+"""Times we try to start a process where the fork server does not answer."""
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
+"""What a fork server is told when it starts: every worker has one thread, whoever multiplies."""
 RESTARTS = 10
 """Deaths in a row, without a single finished task between them, after which a run gives up."""
 PR_SET_PDEATHSIG = 1
@@ -125,9 +129,19 @@ class Worker:
     process: BaseProcess | None = None
     connection: Connection | None = None
     ready: bool = False
-    busy: bool = False  # somebody waits for it
     restarts: int = 0
     peak_bytes: int = 0
+    waited_for_since: float | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether somebody waits for it."""
+        return self.waited_for_since is not None
+
+    @busy.setter
+    def busy(self, busy: bool) -> None:
+        if busy != self.busy:
+            self.waited_for_since = time.monotonic() if busy else None
 
 
 @dataclass
@@ -145,6 +159,7 @@ class Crew:
     _pulse: Pulse | None = None
     _context: Any = None
     _closed: bool = False
+    _looked: float = 0.0  # when we last looked for silence
 
     def hire(
         self, name: str, job: Job, hear: Callable[[Worker, Any], None], lose: Callable[[Worker, str], None]
@@ -166,12 +181,9 @@ class Crew:
             return
         self._pulse = Pulse(len(self.workers))
         self._context = process_context()
-        os.environ[REHEARSE] = self.rehearsal
-        try:
+        with _environment({REHEARSE: self.rehearsal, **ONE_THREAD}):
             for worker in self.workers:
                 self._start(worker)
-        finally:
-            del os.environ[REHEARSE]
         deadline = time.monotonic() + START_LIMIT_S * (1 + len(self.workers) / 100)
         while not all(worker.ready for worker in self.workers):
             if time.monotonic() > deadline:
@@ -183,12 +195,25 @@ class Crew:
         ours, theirs = self._context.Pipe()
         life = Life(worker.index, worker.name, self.pulse, self.timeline)
         self.pulse.beat(worker.index, Phase.STARTING)
-        process = self._context.Process(target=_live, args=(worker.job, theirs, life), name=worker.name, daemon=True)
-        process.start()
+        process = self._begin(worker.name, (worker.job, theirs, life))
         theirs.close()
         worker.process, worker.connection, worker.ready, worker.busy = process, ours, False, False
         self._selector.register(ours, selectors.EVENT_READ, (worker, "speaks"))
         self._selector.register(process.sentinel, selectors.EVENT_READ, (worker, "ended"))
+
+    def _begin(self, name: str, args: tuple[Any, ...]) -> BaseProcess:
+        """A new process; a fork server that died a moment ago may have to be missed first."""
+        for attempt in range(ATTEMPTS):
+            process: BaseProcess = self._context.Process(target=_live, args=args, name=name, daemon=True)
+            try:
+                process.start()
+            except (ConnectionError, EOFError):
+                if attempt == ATTEMPTS - 1:
+                    raise
+                time.sleep(0.1)
+            else:
+                break
+        return process
 
     def step(self, timeout_s: float) -> bool:
         """Wait until anybody speaks or dies, and have that dealt with; False if nobody did in time."""
@@ -206,9 +231,9 @@ class Crew:
                     self._hear(worker)
                 elif worker.index not in speaking:  # its last words come first
                     self._bury(worker, None)
+            self._look_for_silence()
             if events:
                 return True
-            self._look_for_silence()
             if time.monotonic() >= deadline:
                 return False
 
@@ -228,10 +253,15 @@ class Crew:
             worker.hear(worker, message)
 
     def _look_for_silence(self) -> None:
+        now = time.monotonic()
+        if now - self._looked < LOOK_UP_S:
+            return
+        self._looked = now
         for worker in self.workers:
-            silent_s = self.pulse.silence_s(worker.index)
-            if worker.busy and silent_s > self.silence_limit_s:
-                self._bury(worker, f"silent for {silent_s:.0f} s")
+            if worker.waited_for_since is not None:
+                silent_s = min(self.pulse.silence_s(worker.index), now - worker.waited_for_since)
+                if silent_s > self.silence_limit_s:
+                    self._bury(worker, f"silent for {silent_s:.0f} s")
 
     def _bury(self, worker: Worker, reason: str | None) -> None:
         """A worker is gone, or must go: put another in its place."""
@@ -261,6 +291,7 @@ class Crew:
             worker.process.join(END_LIMIT_S)
         code = worker.process.exitcode
         worker.process.close()
+        worker.process = worker.connection = None
         return reason or (
             f"was killed by {_signal_name(-code)}" if code and code < 0 else f"ended with exit code {code}"
         )
@@ -363,6 +394,21 @@ def start_failure(error: OSError | EOFError) -> str:
     return error.strerror or str(error) or type(error).__name__
 
 
+@contextmanager
+def _environment(values: Mapping[str, str]) -> Iterator[None]:
+    """Have these variables in the environment for a while."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
 def _signal_name(number: int) -> str:
     return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
 
@@ -384,9 +430,8 @@ def _live(job: Job, connection: Connection, life: Life) -> None:
     try:
         with one_thread_each():
             job.run(connection, life)
-    except (EOFError, BrokenPipeError, ConnectionResetError):
-        pass  # our parent closed the pipe: it has no more work
     except Exception as error:
+        # Also where our parent closed the pipe because it has no more work: then nobody hears this.
         text = str(error) if isinstance(error, RemudaError) else f"{type(error).__name__}: {error}"
         with suppress(OSError):
             connection.send(Failed(text, traceback.format_exc(), isinstance(error, GameError)))
