@@ -5,7 +5,10 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 
-NAMES = ("worlds", "collecting", "updates", "memory", "cage2", "cage2_training", "learning", "cage2_learning")
+NAMES = (
+    "worlds", "collecting", "updates", "memory", "engines", "transport", "two_cores", "cage2", "cage2_training",
+    "learning", "two_cores_learning", "cage2_learning",
+)  # fmt: skip
 
 
 def main() -> None:

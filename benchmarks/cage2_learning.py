@@ -19,16 +19,16 @@ from remuda.threads import cores
 SEEDS = 3
 TESTED = 1000
 SETTINGS = (
-    "learner=ppo", "worlds=100", "total_episodes=25000", "layers=[128,128]", "frames=4", "gamma=0.99",
+    "learner=ppo", "worlds=100", "layers=[128,128]", "frames=8", "gamma=0.99",
     "lr=0.001:0.00005", "entropy=0.01:0.001", "passes=4", "minibatches=8", "n_workers=1",
     "pictures=false", "checkpoint_every=1000000", "evaluate_episodes=100",
 )  # fmt: skip
 GAMES = {
-    "leaderboard, b_line": ("red=b_line", "rules=leaderboard"),
-    "leaderboard, meander": ("red=meander", "rules=leaderboard"),
-    "head, b_line": ("red=b_line", "rules=head"),
-    "head, meander": ("red=meander", "rules=head"),
-    "head, mixed": ("red=mixed", "rules=head"),
+    "leaderboard, b_line": ("red=b_line", "rules=leaderboard", "total_episodes=25000"),
+    "leaderboard, meander": ("red=meander", "rules=leaderboard", "total_episodes=60000"),
+    "head, b_line": ("red=b_line", "rules=head", "total_episodes=25000"),
+    "head, meander": ("red=meander", "rules=head", "total_episodes=60000"),
+    "head, mixed": ("red=mixed", "rules=head", "total_episodes=25000"),
 }
 
 

@@ -194,7 +194,7 @@ def choose_engine(plan: Plan) -> tuple[Plan, str]:
         return plan, ""
     if find_game(plan.game).together:
         engine, why = "vectorized", "the game plays many worlds at once"
-    elif reason := processes_unavailable():
+    elif reason := processes_unavailable(plan.model_dump_json()):
         engine, why = "sequential", f"worker processes cannot be had here: {reason}"
     else:
         engine, why = "executor", "the game plays one world at a time"

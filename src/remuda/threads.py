@@ -10,16 +10,23 @@ from pathlib import Path
 
 import torch
 
+QUOTAS = (
+    ("/sys/fs/cgroup/cpu.max",),
+    ("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "/sys/fs/cgroup/cpu/cpu.cfs_period_us"),
+)
+"""Where a container sees its quota and its period, in either version of control groups."""
+
 
 def cores() -> int:
     """Cores this process may really use: affinity, and the control group's quota."""
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        if quota != "max":
-            count = min(count, max(1, int(quota) // int(period)))
-    except (OSError, ValueError):
-        pass
+    for files in QUOTAS:
+        try:
+            quota, period = " ".join(Path(file).read_text() for file in files).split()
+            if quota not in ("max", "-1"):
+                count = min(count, max(1, int(quota) // int(period)))
+        except (OSError, ValueError):
+            pass
     return count
 
 

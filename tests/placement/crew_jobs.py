@@ -65,8 +65,7 @@ class Obey:
 
     def kill(self, connection: Connection, life: Life, signal: int, turn: int = 0, last_words: int = 0) -> None:
         life.beat(Phase.PLAYING, turn)
-        for word in range(last_words):
-            connection.send(word)
+        self.say(connection, life, last_words)
         os.kill(os.getpid(), signal)
         time.sleep(LONG_S)
 
@@ -77,6 +76,10 @@ class Obey:
     def exit(self, connection: Connection, life: Life, code: int) -> None:
         life.beat(Phase.TAKING, 1)
         os._exit(code)
+
+    def say(self, connection: Connection, life: Life, words: int) -> None:
+        for word in range(words):
+            connection.send(word)
 
     def rest(self, connection: Connection, life: Life, seconds: float) -> None:
         time.sleep(seconds)

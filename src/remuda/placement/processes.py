@@ -7,6 +7,7 @@ import resource
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -265,6 +266,7 @@ class ProcessTrainers(Trainers):
         self._saved: dict[int, dict[str, NDArray[Any]]] = {}
         self._restored: tuple[int, list[dict[str, NDArray[Any]]]] | None = None
         self._started = False
+        self._learned: dict[int, int] = {}  # rounds, by worker
 
     def _try_out(self, state: Mapping[str, NDArray[Any]] | None) -> Rows:
         """The first rows, and the bytes and kinds of the learners, from learners that are then forgotten."""
@@ -287,6 +289,7 @@ class ProcessTrainers(Trainers):
     def start(self) -> None:
         """Give the processes their state, if there is one; the schedule of a run that was resumed is not whole."""
         self._started = True
+        self._learned = {worker.index: self.version for worker in self._workers}
         if self._schedule is not None and self._restored is None:
             self._schedule.write_text(json.dumps({"slices": self.slices}) + "\n", encoding="utf-8")
         elif self._schedule is not None:
@@ -298,7 +301,8 @@ class ProcessTrainers(Trainers):
                 self.crew.send(worker, Restore(rounds))
                 assert worker.connection is not None
                 assert worker.process is not None
-                send_arrays(worker.connection, state, worker.process.pid or 0)
+                with suppress(OSError):  # if it is gone we hear of that soon enough
+                    send_arrays(worker.connection, state, worker.process.pid or 0)
             self._restored = None
 
     def versions_after(self, rounds: int) -> int:
@@ -312,7 +316,7 @@ class ProcessTrainers(Trainers):
         self._pieces[delivery.token, worlds] = (piece, {})
         turns = delivery.fragments[0].turns
         for worker in self._workers:
-            worker.busy = True
+            self._note_busy(worker)
             self.crew.send(worker, Take(delivery.token, delivery.task, turns, worlds, piece.round))
 
     def _hear(self, worker: Worker, message: Any) -> None:
@@ -326,12 +330,19 @@ class ProcessTrainers(Trainers):
         elif isinstance(message, Learned):
             worker.peak_bytes = max(worker.peak_bytes, message.peak_bytes)
             self._reports.setdefault(message.round, {})[worker.index] = message
-            worker.busy = message.round < self.taken
+            self._learned[worker.index] = message.round
             while len(self._reports.get(self.version + 1, {})) == len(self._workers):
                 self._finish(self._reports.pop(self.version + 1))
         elif isinstance(message, Saving):
             assert worker.connection is not None
-            self._saved[worker.index] = recv_arrays(worker.connection)
+            with suppress(OSError, EOFError):
+                self._saved[worker.index] = recv_arrays(worker.connection)
+        self._note_busy(worker)
+
+    def _note_busy(self, worker: Worker) -> None:
+        """We wait for it as long as it has not copied all it was given, or has a whole round to learn."""
+        uncopied = any(worker.index not in taken for _, taken in self._pieces.values())
+        worker.busy = uncopied or self._learned[worker.index] < self.taken
 
     def _log(self, piece: Piece, taken_at: list[list[int]]) -> None:
         """Note which versions played this, and where every slice stood when it took it."""
@@ -374,7 +385,7 @@ class ProcessTrainers(Trainers):
         """What all slices have learned, having waited for `version`."""
         began = time.perf_counter()
         while self.version < min(version, self.taken):
-            if not self.crew.step(LIMIT_S):
+            if not self.crew.step(LIMIT_S, stoppable=False):
                 raise WorkerError(f"round {self.version + 1} was not learned within {LIMIT_S:.0f} s")
         self.waited_s += time.perf_counter() - began
         done, self._done = self._done, []
@@ -401,7 +412,7 @@ class ProcessTrainers(Trainers):
         for worker in self._workers:
             self.crew.send(worker, Save())
         while len(self._saved) < len(self._workers):
-            if not self.crew.step(LIMIT_S):
+            if not self.crew.step(LIMIT_S, stoppable=False):
                 raise WorkerError(f"a learner did not hand over its state within {LIMIT_S:.0f} s")
         columns: dict[str, list[NDArray[Any]]] = {}
         for worker, own in zip(self._workers, self.slices, strict=True):

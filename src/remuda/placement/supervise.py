@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import IntEnum
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -160,6 +161,7 @@ class Crew:
     _context: Any = None
     _closed: bool = False
     _looked: float = 0.0  # when we last looked for silence
+    _listening_since: float = 0.0  # without a pause
 
     def hire(
         self, name: str, job: Job, hear: Callable[[Worker, Any], None], lose: Callable[[Worker, str], None]
@@ -181,9 +183,8 @@ class Crew:
             return
         self._pulse = Pulse(len(self.workers))
         self._context = process_context()
-        with _environment({REHEARSE: self.rehearsal, **ONE_THREAD}):
-            for worker in self.workers:
-                self._start(worker)
+        for worker in self.workers:
+            self._start(worker)
         deadline = time.monotonic() + START_LIMIT_S * (1 + len(self.workers) / 100)
         while not all(worker.ready for worker in self.workers):
             if time.monotonic() > deadline:
@@ -206,7 +207,8 @@ class Crew:
         for attempt in range(ATTEMPTS):
             process: BaseProcess = self._context.Process(target=_live, args=args, name=name, daemon=True)
             try:
-                process.start()
+                with _environment({REHEARSE: self.rehearsal, **ONE_THREAD}):  # should it start a fork server
+                    process.start()
             except (ConnectionError, EOFError):
                 if attempt == ATTEMPTS - 1:
                     raise
@@ -215,11 +217,12 @@ class Crew:
                 break
         return process
 
-    def step(self, timeout_s: float) -> bool:
+    def step(self, timeout_s: float, stoppable: bool = True) -> bool:
         """Wait until anybody speaks or dies, and have that dealt with; False if nobody did in time."""
         deadline = time.monotonic() + timeout_s
         while True:
-            self.stop()
+            if stoppable:
+                self.stop()
             with span("wait"):
                 events = self._selector.select(max(0.0, min(LOOK_UP_S, deadline - time.monotonic())))
             speaking = {key.data[0].index for key, _ in events if key.data[1] == "speaks"}
@@ -256,10 +259,13 @@ class Crew:
         now = time.monotonic()
         if now - self._looked < LOOK_UP_S:
             return
+        if now - self._looked > 4 * LOOK_UP_S:
+            self._listening_since = now  # we were busy, or stopped together with everybody
         self._looked = now
         for worker in self.workers:
             if worker.waited_for_since is not None:
-                silent_s = min(self.pulse.silence_s(worker.index), now - worker.waited_for_since)
+                listened_s = now - max(worker.waited_for_since, self._listening_since)
+                silent_s = min(self.pulse.silence_s(worker.index), listened_s)
                 if silent_s > self.silence_limit_s:
                     self._bury(worker, f"silent for {silent_s:.0f} s")
 
@@ -367,14 +373,18 @@ def processes_forbidden() -> str | None:
     return None
 
 
-def processes_unavailable() -> str | None:
-    """Why no worker process can be had here, if so; found out by starting one that does nothing."""
+def processes_unavailable(rehearsal: str = "") -> str | None:
+    """Why no worker process can be had here, if so; found out by starting one that does nothing.
+
+    That starts the fork server all workers will come from, so it rehearses the plan here.
+    """
     if reason := processes_forbidden():
         return reason
     try:
         Memory(1).close()
         process = process_context().Process(target=_die_with_parent, name="trial", daemon=True)
-        process.start()
+        with _environment({REHEARSE: rehearsal, **ONE_THREAD}):
+            process.start()
     except (OSError, EOFError) as error:
         return start_failure(error)
     process.join(START_LIMIT_S)
@@ -413,9 +423,18 @@ def _signal_name(number: int) -> str:
     return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
 
 
+def _let_the_fork_server_go() -> None:
+    """Close our end of the pipe that keeps it alive: it must end with the first process, and we with it."""
+    alive = getattr(forkserver._forkserver, "_forkserver_alive_fd", None)
+    if alive is not None:
+        os.close(alive)
+        forkserver._forkserver._forkserver_alive_fd = None  # type: ignore[attr-defined]
+
+
 def _die_with_parent() -> None:
     """Have the kernel kill us when the process we were forked from dies, however it dies."""
     if sys.platform == "linux":
+        _let_the_fork_server_go()
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() == 1:
             os._exit(1)  # it died before we could ask
@@ -424,7 +443,8 @@ def _die_with_parent() -> None:
 def _live(job: Job, connection: Connection, life: Life) -> None:
     """The program of every worker."""
     _die_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all of us; our parent decides when we end
+    for number in (signal.SIGINT, signal.SIGTERM):  # a terminal or a scheduler may tell all of us at once
+        signal.signal(number, signal.SIG_IGN)  # our parent decides when we end, and it may have to save first
     if life.timeline is not None:
         timeline.begin(life.timeline, life.name)
     try:

@@ -1,0 +1,155 @@
+"""Engines on games whose turns cost real time, asleep or on the processor: how much of it is not lost to waiting.
+
+Every run is a process of its own. Its rate comes from its metrics, from one round learned to another,
+playing, learning and book-keeping included. Left out is the beginning (workers start, load what is
+compiled and play their first episodes in step) and, where engines run free, the end: once the last episodes
+are handed out, workers run out of them one by one. Free engines are measured from 4 episodes per worker on
+average to 2 before the end, which is when the last ones are handed out: a whole number of episodes per worker,
+since they come in waves. Engines that wait by round are measured over whole rounds, their waiting included,
+since that is how they work.
+
+Asleep, turns count by the length they were drawn with, in units of the mean: so neither luck in the draw nor
+that short episodes come first can pass for speed. If nobody ever waited the rate would be worlds / mean.
+(Simulated with 100 workers that never wait: this way of measuring gives 1.000 of that, sd 0.02, whether they
+start together or within 10 s; with 10 workers the sd is 0.05, so small trials prove nothing.)
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from benchmarks.harness import Claim, compare, remuda
+from remuda.check import seats
+from remuda.collect import Manner, Player, Task
+from remuda.game import make_game
+from remuda.placement.pool import AHEAD
+from remuda.run import Run
+from remuda.telemetry.metrics import Table
+from remuda.testing import BUSY
+
+NETWORK = ("learner=iqn", "layer=16", "frames=1", "device=cpu")
+QUIET = ("pictures=false", "evaluate_episodes=1", "checkpoint_every=1000000")
+
+WORLDS = 100
+MEAN_MS = 100.0
+TURNS = 20
+ROUND = 20  # episodes, where engines run free; by round it is all worlds, or workers would have nothing to do
+FREE_EPISODES = 10 * WORLDS
+SETTLED = 4  # episodes per worker after which engines that run free are measured
+ROUNDS = 3  # of engines that wait by round; the first is not measured
+REPEATS = 3
+
+CORES = 2
+WORK = 100_000  # steps of plain Python per turn: 5 to 10 ms, about four times the original CAGE 2 simulator
+BUSY_TURNS = 25
+BUSY_EPISODES = 60
+BARE_SECONDS = 5.0
+BUSY_REPEATS = 5
+
+
+def train(*words: str) -> Table:
+    """Train in a process of its own; returns its metrics."""
+    with tempfile.TemporaryDirectory() as folder:
+        remuda("train", *words, *NETWORK, *QUIET, "--out", f"{folder}/run")
+        return Run(f"{folder}/run").metrics
+
+
+def between(table: Table, first: int, last: int) -> tuple[slice, float]:
+    """The rounds learned after `first` episodes and up to `last`, and the seconds from the one to the other."""
+    begin, end = np.searchsorted(table["episodes"], [first, last])
+    return slice(begin + 1, end + 1), table["wall_s"][end] - table["wall_s"][begin]
+
+
+def asleep(firsts: list[float], episodes: int, first: int, last: int, *words: str) -> Callable[[], float]:
+    """Turns of mean length per second, every time with another seed; notes when the first round was learned."""
+
+    def measure() -> float:
+        plan = (f"worlds={WORLDS}", f"n_workers={WORLDS}", f"turns={TURNS}", f"mean_ms={MEAN_MS}")
+        table = train("remuda.testing:SLOW", *plan, f"total_episodes={episodes}", f"seed={len(firsts)}", *words)
+        firsts.append(float(table["wall_s"][0]))
+        rounds, seconds = between(table, first, last)
+        sizes = np.diff(table["episodes"], prepend=0)
+        drawn_s = float((table["asleep_s"] * sizes)[rounds].sum())
+        return drawn_s * 1000 / MEAN_MS / seconds
+
+    return measure
+
+
+def compare_asleep() -> None:
+    """Four figures side by side, and what would be ideal."""
+    ideal = WORLDS * 1000 / MEAN_MS
+    firsts: dict[str, list[float]] = {name: [] for name in ("executor", "actor-learner", "sync, wait_for 0.5", "sync")}
+    free = (FREE_EPISODES, SETTLED * WORLDS, FREE_EPISODES - AHEAD * WORLDS)
+    waiting = (ROUNDS * WORLDS, WORLDS, ROUNDS * WORLDS)
+    update = f"episodes_per_update={ROUND}"
+    compare(
+        f"Turns of {MEAN_MS:.0f} ms on average, asleep, now and then 500 ms; {WORLDS} worlds, {WORLDS} workers",
+        {
+            "executor": asleep(firsts["executor"], *free, "engine=executor", update),
+            "actor-learner": asleep(firsts["actor-learner"], *free, "engine=actor-learner", update),
+            "sync, wait_for 0.5": asleep(firsts["sync, wait_for 0.5"], *waiting, "engine=sync", "wait_for=0.5"),
+            "sync": asleep(firsts["sync"], *waiting, "engine=sync"),
+            "ideal: nobody ever waits (a constant)": lambda: ideal,
+        },
+        [
+            Claim("executor over ideal", "executor", "ideal: nobody ever waits (a constant)", 0.9),
+            Claim("actor-learner over ideal", "actor-learner", "ideal: nobody ever waits (a constant)", 0.9),
+            Claim("sync over ideal", "sync", "ideal: nobody ever waits (a constant)"),
+            Claim("sync, wait_for 0.5, over sync", "sync, wait_for 0.5", "sync"),
+        ],
+        "turns/s",
+        REPEATS,
+    )
+    for name, seconds in firsts.items():
+        size = ROUND if name in ("executor", "actor-learner") else WORLDS
+        print(
+            f"  {name}: first round ({size} episodes) learned after {statistics.median(seconds):.1f} s, start included"
+        )
+
+
+def play_bare(seconds: float) -> float:
+    """Turns per second of random play, and nothing else."""
+    game = make_game(BUSY, {"work": WORK, "turns": BUSY_TURNS}, [0])
+    player = Player(game, seats(game), Manner(0, 1))
+    began, episodes = time.perf_counter(), 0
+    while time.perf_counter() - began < seconds:
+        player.start(Task((episodes,)))
+        player.play(player.room())
+        episodes += 1
+    return episodes * BUSY_TURNS / (time.perf_counter() - began)
+
+
+def busy() -> float:
+    """Turns per second of an executor that learns."""
+    plan = (f"worlds={CORES}", f"n_workers={CORES}", f"turns={BUSY_TURNS}", f"work={WORK}")
+    table = train("remuda.testing:BUSY", *plan, f"total_episodes={BUSY_EPISODES}", "engine=executor")
+    rounds, seconds = between(table, SETTLED * CORES, BUSY_EPISODES - AHEAD * CORES)
+    return float((rounds.stop - rounds.start) * CORES * BUSY_TURNS / seconds)
+
+
+def compare_busy() -> None:
+    """Two workers that also learn against two processes that only play."""
+    with multiprocessing.get_context("spawn").Pool(CORES) as pool:
+
+        def bare() -> float:
+            return sum(pool.map(play_bare, [BARE_SECONDS] * CORES, chunksize=1))
+
+        compare(
+            f"Turns of {WORK:,} steps of plain Python, {CORES} workers on {CORES} cores",
+            {"executor, learning": busy, "two bare processes, only playing": bare},
+            [Claim("executor over bare processes", "executor, learning", "two bare processes, only playing", 0.9)],
+            "turns/s",
+            BUSY_REPEATS,
+        )
+
+
+def main() -> None:
+    """Print the tables."""
+    compare_asleep()
+    compare_busy()

@@ -1,0 +1,302 @@
+"""Transport: what crosses the pipes, what a fragment and a weight publish cost over a plain copy, what workers cost.
+
+Microseconds are of processor time; a hand-over is both sides of it, done in one process.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import fields
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.harness import Claim, compare, machine, rate
+from remuda.check import seats
+from remuda.collect import Manner, Player, Seat, Task
+from remuda.engines import Site, find_engine
+from remuda.fragment import Fragment
+from remuda.game import make_game
+from remuda.games import find_game
+from remuda.herd import assign
+from remuda.learners.iqn import IQN, IQNOptions
+from remuda.learners.learner import Post
+from remuda.placement.base import Collectors, Trainers
+from remuda.placement.pool import LOOP
+from remuda.placement.slots import Layout, Owners, Room
+from remuda.placement.supervise import Crew
+from remuda.placement.weights import Board, Reader
+from remuda.placement.worker import Play, Played
+from remuda.settings import make_plan, spec_of
+from remuda.threads import one_thread_each
+from remuda.training import train
+
+SECONDS = 0.5
+REPEATS = 7
+AGENTS = 10
+WORLDS = 8  # in a task
+SLOTS = 4
+CREWS = (2, 100)
+CREW_REPEATS = 3
+COUNTED_EPISODES = 40
+COUNTED_ENGINES = ("executor", "actor-learner", "sync")
+
+
+@contextmanager
+def counting() -> Iterator[Counter[str]]:
+    """Bytes of every message through this process's ends of the pipes, by its type."""
+    sizes: Counter[str] = Counter()
+    send, recv = Connection.send, Connection.recv
+
+    def count(message: Any) -> None:
+        sizes[type(message).__name__] += len(ForkingPickler.dumps(message))
+
+    def counted_send(self: Connection, message: Any) -> None:
+        count(message)
+        send(self, message)
+
+    def counted_recv(self: Connection) -> Any:
+        message = recv(self)
+        count(message)
+        return message
+
+    with patch.object(Connection, "send", counted_send), patch.object(Connection, "recv", counted_recv):
+        yield sizes
+
+
+def count_bytes() -> None:
+    """Train with one episode per task, the worst case, and print what went through the pipes."""
+    group = make_game(find_game("treasurehunt"), {}, [0]).spec.groups[0]
+    obs = 100 * group.size * int(np.prod(group.obs_shape)) * np.dtype(group.obs_dtype).itemsize
+    print(f"\nBytes pickled per episode, Treasurehunt, one episode per task, both directions\n  {machine()}")
+    print(f"  (the observations of an episode alone: {obs:,} bytes)")
+    tested = 2
+    for engine in COUNTED_ENGINES:
+        with tempfile.TemporaryDirectory() as folder, counting() as sizes:
+            train(
+                "treasurehunt", engine=engine, n_workers=2, worlds=2, layer=16, total_episodes=COUNTED_EPISODES,
+                evaluate_episodes=tested, pictures=False, device="cpu", out=f"{folder}/run", quiet=True,
+            )  # fmt: skip
+        episodes = COUNTED_EPISODES + tested
+        each = ", ".join(f"{name} {size / episodes:,.0f}" for name, size in sizes.most_common() if size >= episodes)
+        print(f"  {engine}: {sum(sizes.values()) / episodes:,.0f} bytes ({each})")
+
+
+def micros(work: Callable[[], object], times: int = 1) -> Callable[[], float]:
+    """Microseconds of processor time for one call."""
+
+    def several() -> int:
+        for _ in range(times):
+            work()
+        return times
+
+    return lambda: 1e6 / rate(several, SECONDS)
+
+
+def arrays(fragment: Fragment) -> list[NDArray[Any]]:
+    """All arrays of a fragment."""
+    own = [getattr(fragment, field.name) for field in fields(fragment)]
+    return [array for array in [*own, *fragment.extras.values()] if isinstance(array, np.ndarray)]
+
+
+def compare_fragments() -> None:
+    """A filled slot from a worker to a learner, against copying as many bytes."""
+    game = make_game(find_game("treasurehunt"), {"agents": AGENTS}, range(WORLDS))
+    group, manner, task = game.spec.groups[0], Manner(0, WORLDS), Task(tuple(range(WORLDS)))
+    policy = IQN.make_policy(group, AGENTS, IQNOptions(), "fp32", "cpu")
+    room = Room(Layout.of(game.spec, [Seat(0, 0, AGENTS, policy)], WORLDS), SLOTS)
+    owners, player = Owners(SLOTS), Player(game, seats(game), manner)
+    for slot in range(SLOTS):
+        player.start(task)
+        player.play(room.fragments(slot, task, manner))
+    filled = room.fragments(0, task, manner)[0]
+    mine = [np.zeros_like(array) for array in arrays(filled)]
+    size = sum(array.nbytes for array in mine)
+    block, learner = np.zeros(size, np.uint8), IQN(Post(group, 0, 0, AGENTS, 0, 0, 100, WORLDS, 1000), IQNOptions())
+    ours, theirs = multiprocessing.Pipe()
+    slots = [np.frombuffer(room.memory.buffer, np.uint8, size, slot * room.layout.slot_bytes) for slot in range(SLOTS)]
+    turn = 0
+
+    def hand_over(take: Callable[[Fragment], object]) -> Callable[[], None]:
+        def work() -> None:
+            token = owners.lend("worker")
+            ours.send(Play(token, task))
+            order = theirs.recv()
+            room.fragments(order.token.slot, order.task, manner)  # what the worker fills
+            theirs.send(Played(token, filled.turns, 0.0, 0.0, 0.0, 0))
+            played = ours.recv()
+            owners.move(token, "worker", LOOP)
+            take(room.fragments(token.slot, task, manner, played.turns)[0])
+            owners.give_back(token, LOOP)
+
+        return work
+
+    def copy_arrays(fragment: Fragment) -> None:
+        for target, source in zip(mine, arrays(fragment), strict=True):
+            np.copyto(target, source)
+
+    def copy_block() -> None:
+        nonlocal turn
+        turn = (turn + 1) % SLOTS
+        np.copyto(block, slots[turn])
+
+    compare(
+        f"A fragment of {WORLDS} episodes of {AGENTS} agents ({size:,} bytes) from a worker to a learner",
+        {
+            "hand-over and copy": micros(hand_over(copy_arrays)),
+            "a plain copy of the same bytes": micros(copy_block),
+            "hand-over alone": micros(hand_over(lambda fragment: None)),
+            "hand-over and IQN's memory": micros(hand_over(learner.take)),
+        },
+        [
+            Claim("hand-over and copy over a plain copy", "hand-over and copy", "a plain copy of the same bytes"),
+            Claim("hand-over alone over a plain copy", "hand-over alone", "a plain copy of the same bytes"),
+        ],
+        "µs",
+        REPEATS,
+    )
+
+
+def compare_weights() -> None:
+    """Publishing and reading rows of the default network, against copying them."""
+    group = make_game(find_game("treasurehunt"), {"agents": AGENTS}, [0]).spec.groups[0]
+    rows = IQN.make_policy(group, AGENTS, IQNOptions(), "fp32", "cpu").rows.copy()
+    board, still, mine = Board({0: rows.shape}), Board({0: rows.shape}), np.zeros_like(rows)
+    reader, idle = Reader(board), Reader(still)
+    still.publish(0, rows, 0)
+    idle.refresh()
+
+    def read_anew() -> float:
+        """Only the reading is timed."""
+        spent, calls = 0.0, 0
+        while spent < SECONDS:
+            board.publish(0, rows, 0)
+            began = time.process_time()
+            reader.refresh()
+            spent += time.process_time() - began
+            calls += 1
+        return 1e6 * spent / calls
+
+    copy = "a plain copy of the same bytes"
+    compare(
+        f"Weights of {AGENTS} agents ({rows.nbytes:,} bytes), default networks",
+        {
+            "publish": micros(lambda: board.publish(0, rows, 1)),
+            copy: micros(lambda: np.copyto(mine, rows)),
+            "refresh, every row moved": read_anew,
+            "refresh, nothing moved": micros(idle.refresh, 100),
+        },
+        [
+            Claim("publish over a plain copy (wanted at most 1.5)", "publish", copy),
+            Claim("refresh over a plain copy, every row moved", "refresh, every row moved", copy),
+            Claim("refresh over a plain copy, nothing moved (wanted about 0)", "refresh, nothing moved", copy),
+        ],
+        "µs",
+        REPEATS,
+    )
+
+
+def build_pool(workers: int) -> tuple[Collectors, Trainers]:
+    """The two sides of an executor on Treasurehunt with default settings, a world for each worker."""
+    plan = make_plan({"game": "treasurehunt", "engine": "executor", "worlds": workers, "n_workers": workers})
+    spec, crew = spec_of(plan), Crew(lambda: None, rehearsal=plan.model_dump_json())
+    site = Site(plan, spec, assign(plan, spec), "cpu", lambda: None, crew, Path())
+    return find_engine("executor").build(site)
+
+
+def descendants(pid: int) -> list[int]:
+    """Its children and theirs."""
+    try:
+        own = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+    return own + [below for child in own for below in descendants(child)]
+
+
+def pss_mib() -> float:
+    """Memory of all processes below this one; what several share counts for each by its share."""
+    total = 0
+    for pid in descendants(os.getpid()):
+        try:
+            lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        except OSError:
+            continue  # ended meanwhile
+        total += sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+    return total / 1024
+
+
+def measure_crew(workers: int) -> None:
+    """Start, use and end a pool in this process; prints what it took, as JSON."""
+    took: dict[str, float] = {}
+
+    @contextmanager
+    def timed(name: str) -> Iterator[None]:
+        began = time.perf_counter()
+        yield
+        took[name] = time.perf_counter() - began
+
+    with one_thread_each():
+        first, _ = build_pool(1)
+        with timed("first"):
+            first.start()
+        first.close()
+        server = pss_mib()
+        pool, trainers = build_pool(workers)
+        with timed("start"):
+            pool.start()
+        took["ready"] = (pss_mib() - server) / workers
+        pool.publish(trainers.rows(), 0)
+        for episode in range(workers):
+            pool.send(Task((episode,)))
+        for _ in range(workers):
+            pool.recv(timeout_s=600).release()
+        took["played"] = (pss_mib() - server) / workers
+        with timed("stop"):
+            pool.close()
+    print(json.dumps({**took, "server": server, "left": len(descendants(os.getpid()))}))
+
+
+def report_crews() -> None:
+    """Seconds and memory of workers, each pool in a process of its own."""
+    print(f"\nWorkers of a pool on Treasurehunt, default settings, medians of {CREW_REPEATS}\n  {machine()}")
+    for workers in CREWS:
+        results = []
+        for _ in range(CREW_REPEATS):
+            code = f"from benchmarks.transport import measure_crew; measure_crew({workers})"
+            done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+            results.append(json.loads(done.stdout))
+        median = {name: statistics.median(result[name] for result in results) for name in results[0]}
+        starts, stops = [[result[name] for result in results] for name in ("start", "stop")]
+        print(
+            f"  {workers} workers: start {median['start']:.2f} s ({min(starts):.2f} to {max(starts):.2f}), "
+            f"stop {median['stop']:.2f} s ({min(stops):.2f} to {max(stops):.2f}), memory per worker "
+            f"{median['ready']:.1f} MiB when ready and {median['played']:.1f} MiB after an episode"
+        )
+        print(
+            f"    before that, once: the fork server with all imports and a first worker {median['first']:.2f} s, "
+            f"{median['server']:.0f} MiB"
+        )
+
+
+def main() -> None:
+    """Print the tables."""
+    with one_thread_each():
+        count_bytes()
+        compare_fragments()
+        compare_weights()
+    report_crews()

@@ -1,0 +1,411 @@
+"""Invariants 5 and 6: nothing is lost and nothing is left behind, whoever dies, and however."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from multiprocessing import forkserver, resource_tracker
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import proc
+import remuda
+from remuda import training
+from remuda.errors import GameError, WorkerError
+from remuda.placement.processes import ProcessTrainers
+from remuda.placement.supervise import Crew
+
+HERE = Path(__file__).parent
+PATIENCE_S = 120.0  # for a process to get going; with everything else on the machine running too
+END_S = 30.0  # for everything to be gone
+EPISODES = 160
+PLAN: dict[str, Any] = {
+    "agents": 2, "turns": 12, "worlds": 4, "total_episodes": EPISODES, "n_workers": 2,
+    "layer": 16, "quantiles": 4, "acting_quantiles": 4, "frames": 2, "batch_size": 8, "memory": 256,
+    "evaluate_episodes": 4, "checkpoint_every": 4, "keep_checkpoints": 3, "device": "cpu", "pictures": False,
+}  # fmt: skip
+SURE = {"deterministic": True}
+ENGINES: dict[str, dict[str, Any]] = {
+    "sync": {"engine": "sync", **SURE},
+    "executor": {"engine": "executor", **SURE},
+    "actor-learner": {"engine": "actor-learner"},
+}
+SHORT = {"total_episodes": 24}
+
+
+@pytest.fixture(autouse=True)
+def workers_need_not_import_pytest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker imports the script that started it: ours would take half a second every time."""
+    main = sys.modules["__main__"]
+    monkeypatch.setattr(main, "__spec__", None)
+    monkeypatch.delattr(main, "__file__", raising=False)
+
+
+@pytest.fixture
+def faulty(tmp_path: Path) -> Callable[..., remuda.Run]:
+    """Train with worker processes of this process."""
+
+    def train(name: str = "run", quiet: bool = True, callback: Any = None, **changes: Any) -> remuda.Run:
+        settings = {**PLAN, **SHORT, **changes}
+        return remuda.train("fault_games:FAULTY", out=tmp_path / name, quiet=quiet, callback=callback, **settings)
+
+    return train
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], remuda.Run]:
+    """What a run of so many episodes comes to when nothing happens to it."""
+    runs: dict[int, remuda.Run] = {}
+
+    def train(episodes: int) -> remuda.Run:
+        if episodes not in runs:
+            out = tmp_path_factory.mktemp("undisturbed") / "run"
+            settings = {**PLAN, **SURE, "engine": "vectorized", "total_episodes": episodes}
+            runs[episodes] = remuda.train("fault_games:FAULTY", out=out, quiet=True, **settings)
+        return runs[episodes]
+
+    return train
+
+
+class Training:
+    """`remuda train` as a process of its own that trains slowly, and everybody who belongs to it."""
+
+    def __init__(self, folder: Path, **changes: Any) -> None:
+        self.out, self.brake, self._err = folder / "run", folder / "brake", folder / "stderr"
+        self.brake.touch()
+        settings = {**PLAN, "brake": self.brake, **changes}
+        words = [f"{name}={value}" for name, value in settings.items()]
+        command = [sys.executable, "-W", "error", "-m", "remuda", "train", "fault_games:FAULTY", *words]
+        paths = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
+        with self._err.open("w") as err:
+            self.process = subprocess.Popen(
+                [*command, "--out", str(self.out)],
+                env={**os.environ, "PYTHONPATH": paths},
+                stdout=subprocess.DEVNULL,
+                stderr=err,
+                start_new_session=True,
+            )
+        self.others: set[proc.Process] = set()
+        self.memories: set[proc.Inode] = set()
+
+    @property
+    def err(self) -> str:
+        return self._err.read_text()
+
+    @property
+    def rounds(self) -> int:
+        """Rounds in the books so far."""
+        path = self.out / "metrics.csv"
+        return (len(path.read_text().splitlines()) - 1) // 2 if path.exists() else 0
+
+    @property
+    def saved(self) -> list[int]:
+        """Episodes of every checkpoint, in order."""
+        return sorted(int(path.name) for path in (self.out / "checkpoints").glob("[0-9]*"))
+
+    def wait(self, what: Callable[[], bool]) -> None:
+        """Until it is so, as long as it runs."""
+
+        def so_or_ended() -> bool:
+            return what() or self.process.poll() is not None
+
+        proc.wait(so_or_ended, PATIENCE_S, lambda: f"still waiting; it said: {self.err}")
+        assert self.process.poll() is None, f"ended early: {self.err}"
+
+    def know_everybody(self) -> None:
+        """Remember who has to be gone in the end, and what memory."""
+        self.others = proc.descendants(self.process.pid)
+        assert len(self.others) >= 4, "a resource tracker, a fork server and two workers at least"
+        for one in self.others:
+            self.memories |= proc.memories(one.pid)
+        assert self.memories <= proc.memories(self.process.pid)
+        assert self.memories
+
+    def left(self) -> list[str]:
+        """Who of them still runs."""
+        return [f"{one.pid} {one.command}" for one in self.others if one.alive]
+
+    def assert_nothing_is_left(self) -> None:
+        assert self.others, "know_everybody() first"
+        proc.wait(lambda: not self.left(), END_S, lambda: f"left behind: {self.left()}")
+        assert not proc.holders(self.memories)
+
+    def end(self) -> None:
+        """Whatever the test came to: nobody survives it."""
+        for one in {*self.others, *proc.descendants(self.process.pid)}:
+            if one.alive:
+                os.kill(one.pid, signal.SIGKILL)
+        self.process.kill()
+        self.process.wait()
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Training]]:
+    """Start `remuda train`."""
+    started: list[Training] = []
+
+    def start(**changes: Any) -> Training:
+        started.append(Training(tmp_path, **changes))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.end()
+
+
+def assert_goes_on(one: Training, cli: Any, undisturbed: Any, deterministic: bool) -> None:
+    """`remuda resume` ends the run as if nothing had happened."""
+    one.brake.unlink()
+    outcome = cli("resume", one.out)
+    assert outcome.code == 0, outcome.err
+    result, whole = remuda.Run(one.out).result, undisturbed(EPISODES).result
+    assert result["finished"]
+    assert result["episodes"] == EPISODES
+    assert result["updates_per_agent"] == whole["updates_per_agent"]
+    if deterministic:
+        assert result["weights_sha256"] == whole["weights_sha256"]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_killing_the_first_process(start: Any, cli: Any, undisturbed: Any, engine: str) -> None:
+    one: Training = start(**ENGINES[engine])
+    one.wait(lambda: len(one.saved) >= 2)
+    one.know_everybody()
+    one.process.kill()
+    one.process.wait()
+    one.assert_nothing_is_left()
+    assert not (one.out / "result.json").exists()
+    assert one.saved[-1] < EPISODES
+    assert_goes_on(one, cli, undisturbed, "deterministic" in ENGINES[engine])
+
+
+@pytest.mark.parametrize("fault", [pytest.param("hang", marks=pytest.mark.slow), "spin"])
+def test_killing_the_first_process_while_a_worker_hangs(start: Any, tmp_path: Path, fault: str) -> None:
+    """Who hangs does not look whether anybody is left to work for: the kernel has to end it."""
+    trap = tmp_path / "trap"
+    one: Training = start(**ENGINES["executor"], fault=fault, fault_file=trap)
+    one.wait(trap.exists)
+    one.know_everybody()
+    one.process.kill()
+    one.process.wait()
+    one.assert_nothing_is_left()
+
+
+@pytest.mark.parametrize(
+    ("number", "engine", "to_all"),
+    [
+        (signal.SIGINT, "sync", True),  # Ctrl-C reaches everybody in the terminal
+        (signal.SIGTERM, "actor-learner", False),
+        pytest.param(signal.SIGINT, "executor", False, marks=pytest.mark.slow),
+        pytest.param(signal.SIGTERM, "executor", False, marks=pytest.mark.slow),
+        pytest.param(signal.SIGINT, "actor-learner", True, marks=pytest.mark.slow),
+        # systemd and Slurm send SIGTERM to every process of a service or job
+        pytest.param(signal.SIGTERM, "executor", True, marks=pytest.mark.slow),
+        pytest.param(signal.SIGTERM, "actor-learner", True, marks=pytest.mark.slow),
+    ],
+)
+def test_asking_the_first_process_to_stop(
+    start: Any, cli: Any, undisturbed: Any, number: int, engine: str, to_all: bool
+) -> None:
+    one: Training = start(**ENGINES[engine], checkpoint_every=10 * EPISODES)
+    one.wait(lambda: one.rounds >= 2)
+    one.know_everybody()
+    os.killpg(one.process.pid, number) if to_all else one.process.send_signal(number)
+    assert one.process.wait(PATIENCE_S) == 0, one.err
+    one.assert_nothing_is_left()
+    assert "Traceback" not in one.err
+    assert f"remuda resume {one.out}" in one.err
+    result = remuda.Run(one.out).result
+    assert not result["finished"]
+    assert 8 <= result["episodes"] < EPISODES
+    assert one.saved == [result["episodes"]], "what it says it did is what it saved"
+    assert_goes_on(one, cli, undisturbed, "deterministic" in ENGINES[engine])
+
+
+def assert_no_worker_is_left() -> None:
+    """Whoever this process started is gone, but for the two who stay for the next run."""
+    assert {one.pid for one in proc.descendants(os.getpid())} == {
+        forkserver._forkserver._forkserver_pid,
+        resource_tracker._resource_tracker._pid,
+    }
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_stopping_before_the_workers_are_ready(
+    faulty: Any, undisturbed: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, engine: str
+) -> None:
+    """At the first start nothing is learned yet; at the second, what was learned is not with the workers yet."""
+    begin = Crew._begin
+
+    def interrupted(crew: Crew, *args: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGINT)
+        monkeypatch.setattr(Crew, "_begin", begin)
+        return begin(crew, *args)
+
+    monkeypatch.setattr(Crew, "_begin", interrupted)
+    run = faulty(**ENGINES[engine])
+    assert (run.result["finished"], run.result["episodes"]) == (False, 0)
+    assert_no_worker_is_left()
+    remuda.resume(run.path, quiet=True, callback=lambda rows: rows[0]["round"] < 3)
+    stopped = run.result
+    assert 12 <= stopped["episodes"] < SHORT["total_episodes"]
+    monkeypatch.setattr(Crew, "_begin", interrupted)
+    assert remuda.resume(run.path, quiet=True).result["episodes"] == stopped["episodes"]
+    assert run.result["weights_sha256"] == stopped["weights_sha256"]
+    result, whole = remuda.resume(run.path, quiet=True).result, undisturbed(SHORT["total_episodes"]).result
+    assert result["finished"]
+    assert result["updates_per_agent"] == whole["updates_per_agent"]
+    if engine != "actor-learner":
+        assert result["weights_sha256"] == whole["weights_sha256"]
+
+
+REASONS = {
+    "kill": "was killed by SIGKILL (last: playing, turn 6)",
+    "segfault": "was killed by SIGSEGV (last: playing, turn 6)",
+    "exit": "ended with exit code 3 (last: playing, turn 6)",
+}
+
+
+@pytest.mark.parametrize(
+    ("engine", "fault"), [("sync", "kill"), ("executor", "kill"), ("sync", "segfault"), ("executor", "exit")]
+)
+def test_a_collecting_worker_that_dies(
+    faulty: Any, undisturbed: Any, books: Any, capfd: Any, tmp_path: Path, engine: str, fault: str
+) -> None:
+    """It costs its episode, which is played again; the person is told, and nothing comes out differently."""
+    run = faulty(quiet=False, **ENGINES[engine], fault=fault, fault_file=str(tmp_path / "trap"))
+    told = re.findall(rf"collect-[01] {re.escape(REASONS[fault])}", capfd.readouterr().err)
+    assert len(told) == 1
+    assert told[0] in (run.path / "console.log").read_text()
+    assert run.result["finished"]
+    whole = undisturbed(SHORT["total_episodes"])
+    assert run.result["weights_sha256"] == whole.result["weights_sha256"]
+    assert books(run) == books(whole)
+
+
+@pytest.fixture
+def crews(monkeypatch: pytest.MonkeyPatch) -> list[Crew]:
+    """Every crew of a training in this process, by the time it has one."""
+    made: list[Crew] = []
+
+    def make(*args: Any, **kwargs: Any) -> Crew:
+        made.append(Crew(*args, **kwargs))
+        return made[-1]
+
+    monkeypatch.setattr(training, "Crew", make)
+    return made
+
+
+def kill_after(round_: int, crews: list[Crew], name: str) -> Callable[[list[dict[str, Any]]], None]:
+    """A callback that kills a worker once this round is learned."""
+
+    def callback(rows: list[dict[str, Any]]) -> None:
+        if rows[0]["round"] == round_:
+            worker = next(worker for worker in crews[-1].workers if worker.name == name)
+            assert worker.process is not None
+            assert worker.process.pid is not None
+            os.kill(worker.process.pid, signal.SIGKILL)
+
+    return callback
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_collecting_worker_killed_between_rounds(faulty: Any, undisturbed: Any, crews: Any, engine: str) -> None:
+    run = faulty(callback=kill_after(2, crews, "collect-0"), **ENGINES[engine])
+    result, whole = run.result, undisturbed(SHORT["total_episodes"]).result
+    assert "collect-0 was killed by SIGKILL" in (run.path / "console.log").read_text()
+    assert result["finished"]
+    assert result["episodes"] == whole["episodes"]
+    assert result["updates_per_agent"] == whole["updates_per_agent"]
+    if engine != "actor-learner":
+        assert result["weights_sha256"] == whole["weights_sha256"]
+
+
+@pytest.mark.parametrize("engine", ["sync", "executor"])
+def test_a_collecting_worker_that_hangs(
+    faulty: Any, undisturbed: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, engine: str
+) -> None:
+    monkeypatch.setattr(training, "Crew", partial(Crew, silence_limit_s=2.0))
+    run = faulty(**ENGINES[engine], fault="hang", fault_file=str(tmp_path / "trap"))
+    assert re.search(r"silent for \d+ s \(last: playing, turn 6\)", (run.path / "console.log").read_text())
+    assert run.result["weights_sha256"] == undisturbed(SHORT["total_episodes"]).result["weights_sha256"]
+
+
+def test_a_game_that_kills_whoever_plays_it_is_given_up(faulty: Any) -> None:
+    with pytest.raises(GameError, match=r"ended 3 workers, the last one so: .* was killed by SIGKILL .*turn 6"):
+        faulty(**ENGINES["executor"], fault="kill")
+    assert_no_worker_is_left()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_game_that_fails_is_told_with_where_it_failed(faulty: Any, engine: str) -> None:
+    with pytest.raises(GameError, match="faulty raised ZeroDivisionError in turn 6 of train episodes") as caught:
+        faulty(**ENGINES[engine], fault="fail")
+    assert re.match("collect-[01]: ", str(caught.value))
+    assert "in _fail" in str(caught.value.__cause__)
+    assert_no_worker_is_left()
+
+
+def test_a_learning_worker_that_dies_ends_the_run_and_it_goes_on_from_the_checkpoint(
+    faulty: Any, cli: Any, crews: Any, tmp_path: Path
+) -> None:
+    """What it had learned since then is lost with it; that much is said."""
+    with pytest.raises(WorkerError, match=r"learn-0 was killed by SIGKILL .*`remuda resume` goes on"):
+        faulty(callback=kill_after(3, crews, "learn-0"), **ENGINES["actor-learner"])
+    assert_no_worker_is_left()
+    outcome = cli("resume", tmp_path / "run")
+    assert outcome.code == 0, outcome.err
+    result = remuda.Run(tmp_path / "run").result
+    assert result["finished"]
+    assert result["updates_per_agent"] == [SHORT["total_episodes"]] * PLAN["agents"]
+
+
+def test_a_learning_worker_that_dies_before_it_has_its_state(
+    faulty: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    faulty(callback=lambda rows: rows[0]["round"] < 3, **ENGINES["actor-learner"])
+    hand_over = ProcessTrainers.start
+
+    def kill_first(trainers: ProcessTrainers) -> None:
+        process = trainers._workers[0].process
+        assert process is not None
+        process.kill()
+        process.join(END_S)
+        hand_over(trainers)
+
+    monkeypatch.setattr(ProcessTrainers, "start", kill_first)
+    with pytest.raises(WorkerError, match=r"learn-0 was killed by SIGKILL .*`remuda resume` goes on"):
+        remuda.resume(tmp_path / "run", quiet=True)
+    assert_no_worker_is_left()
+
+
+def test_a_learner_waiting_for_the_rest_of_its_round_is_not_taken_for_hung(
+    faulty: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A round may take as long as it likes to play: only who is at one turn or one update for long is hung."""
+    monkeypatch.setattr(training, "Crew", partial(Crew, silence_limit_s=1.5))
+    (tmp_path / "brake").touch()
+    slow = {"brake": str(tmp_path / "brake"), "pause_s": 0.35, "turns": 9, "evaluate_episodes": 1}
+    plan = {**slow, "worlds": 1, "n_workers": 1, "episodes_per_update": 2, "total_episodes": 2}
+    assert faulty(**ENGINES["actor-learner"], **plan).result["finished"]
+
+
+def test_killing_the_fork_server(faulty: Any, undisturbed: Any) -> None:
+    """All workers die with it; they are replaced, from a new one."""
+    before = forkserver._forkserver._forkserver_pid
+
+    def callback(rows: list[dict[str, Any]]) -> None:
+        if rows[0]["round"] == 2:
+            os.kill(forkserver._forkserver._forkserver_pid, signal.SIGKILL)
+
+    run = faulty(callback=callback, **ENGINES["executor"])
+    assert forkserver._forkserver._forkserver_pid != before
+    assert run.result["weights_sha256"] == undisturbed(SHORT["total_episodes"]).result["weights_sha256"]
+    assert "collect-1" in (run.path / "console.log").read_text()

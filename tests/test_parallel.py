@@ -1,0 +1,504 @@
+"""The familiar switches, `engine: auto`, how many workers there are, and engines that cannot run here."""
+
+from __future__ import annotations
+
+import errno
+import json
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable
+from itertools import product
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import remuda
+from remuda import engines, threads
+from remuda.config import Parallel, Plan, read_assignments
+from remuda.errors import ConfigError, UsageError
+from remuda.learners.iqn import IQN
+from remuda.placement import supervise
+from remuda.settings import make_plan
+
+FAMILIAR = (
+    "{enabled: true, parallel_actions: true, parallel_training: true, async_learning: true, train_interval: 4, "
+    "num_workers: null, use_threads: false}"
+)
+ROWS = {  # use_threads, async_learning, parallel_training
+    (True, True, True): "threads",
+    (True, True, False): "threads",
+    (True, False, True): "vectorized",
+    (True, False, False): "vectorized",
+    (False, True, True): "actor-learner",
+    (False, True, False): "executor",
+    (False, False, True): "sync",
+    (False, False, False): "sync",
+}
+SWITCHES = ("use_threads", "async_learning", "parallel_training")
+LONELY: dict[str, Any] = {
+    "game": "remuda.testing:BUSY", "turns": 6, "work": 0, "worlds": 2, "total_episodes": 4, "evaluate_episodes": 2,
+    "layer": 8, "quantiles": 4, "acting_quantiles": 4, "frames": 1, "batch_size": 4, "memory": 64,
+    "deterministic": True, "device": "cpu", "pictures": False,
+}  # fmt: skip
+"""A game of one world at a time."""
+
+
+def plan_of(**settings: Any) -> Plan:
+    return make_plan({"game": "treasurehunt", "worlds": 5, **settings})
+
+
+def said(run: remuda.Run, word: str) -> list[str]:
+    """Lines of the log that contain a word."""
+    return [line for line in (run.path / "console.log").read_text().splitlines() if word in line]
+
+
+def sha(run: remuda.Run) -> str:
+    return str(run.result["weights_sha256"])
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+@pytest.mark.parametrize("row", ROWS)
+def test_every_row_of_the_mapping(row: tuple[bool, bool, bool], enabled: bool) -> None:
+    given = {"enabled": enabled, **dict(zip(SWITCHES, row, strict=True))}
+    assert plan_of(parallel=given).engine == (ROWS[row] if enabled else "sequential")
+
+
+def test_rows_are_all_there_are() -> None:
+    assert set(ROWS) == set(product((True, False), repeat=3))
+    assert set(ROWS.values()) <= set(engines.ENGINES)
+
+
+def test_what_is_left_out_is_as_it_always_was() -> None:
+    full = yaml.safe_load(FAMILIAR)
+    assert {name: info.default for name, info in Parallel.model_fields.items()} == {**full, "train_interval": 1}
+    assert plan_of(parallel={}) == plan_of(parallel={**full, "train_interval": 1}, worlds=5).model_copy(
+        update={"episodes_per_update": None}
+    )
+
+
+def test_the_switches_become_words_of_the_plan() -> None:
+    given = {"parallel_actions": False, "train_interval": 4, "num_workers": 3, "parallel_training": False}
+    own = {"parallel_actions": False, "episodes_per_update": 20, "n_workers": 3, "engine": "executor"}
+    assert plan_of(parallel=given) == plan_of(**own)
+    assert plan_of(parallel={**given, "enabled": False}) == plan_of(
+        **{**own, "engine": "sequential", "n_workers": None}
+    )
+
+
+def test_a_file_a_word_and_a_keyword_mean_the_same(tmp_path: Path, cli: Any, words: list[str]) -> None:
+    by_keyword = plan_of(parallel=yaml.safe_load(FAMILIAR))
+    assert make_plan({"game": "treasurehunt", "worlds": 5, **read_assignments([f"parallel={FAMILIAR}"])}) == by_keyword
+    assert by_keyword.engine == "actor-learner"
+    switches = "{enabled: true, use_threads: true, train_interval: 2, parallel-actions: false}"
+    (tmp_path / "plan.yaml").write_text(f"parallel: {switches}\n")
+    outcomes = [
+        cli("train", *words, "--config", tmp_path / "plan.yaml", "--out", "file"),
+        cli("train", *words, f"parallel={switches}", "--out", "word"),
+        cli("train", *words, "--parallel", switches, "--out", "flag"),
+    ]
+    assert [outcome.code for outcome in outcomes] == [0, 0, 0]
+    assert remuda.Run("file").plan == remuda.Run("word").plan == remuda.Run("flag").plan
+    plan = remuda.Run("file").plan
+    assert (plan.engine, plan.parallel_actions, plan.episodes_per_update) == ("threads", False, 6)
+    for outcome in outcomes:
+        lines = [line for line in outcome.err.splitlines() if line.startswith("parallel: {enabled: true, use_threads")]
+        assert len(lines) == 1
+        assert "→ engine threads (" in lines[0]
+
+
+def test_the_saved_plan_can_be_given_again(trained: Any) -> None:
+    """The switches are translated, not stored: a config never says the same thing twice."""
+    run = trained(parallel={"use_threads": True, "async_learning": False})
+    config = yaml.safe_load((run.path / "config.yaml").read_text())
+    assert "parallel" not in config
+    assert "train_interval" not in config
+    assert make_plan(config) == run.plan
+
+
+@pytest.mark.parametrize("change", [{}, {"parallel_actions": False, "train_interval": 2}], ids=str)
+def test_switches_change_the_engine_and_not_the_result(trained: Any, change: dict[str, Any]) -> None:
+    own = {"parallel_actions": False, "episodes_per_update": 6} if change else {}
+    sequential = sha(trained(engine="sequential", **own))
+    off = trained(parallel={"enabled": False, **change})
+    assert off.plan.engine == "sequential"
+    assert sha(off) == sequential
+    for row, engine in ROWS.items():
+        if engines.ENGINES[engine].deterministic:
+            run = trained(parallel={**dict(zip(SWITCHES, row, strict=True)), "num_workers": 2, **change})
+            assert run.plan.engine == engine
+            assert sha(run) == sequential, engine
+
+
+def test_not_enabled_is_exactly_sequential_without_a_promise_too(trained: Any) -> None:
+    off = trained(parallel={"enabled": False, "num_workers": 7}, deterministic=False)
+    assert sha(off) == sha(trained(engine="sequential", deterministic=False))
+    assert said(off, "workers on") == []
+
+
+def test_switches_that_cannot_promise_the_same_bits_say_so(train: Any, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"actor-learner cannot promise deterministic=true.*parallel_training: false"):
+        train(parallel={})
+    assert not (tmp_path / "run").exists()
+
+
+def test_actors_and_learners_train(train: Any) -> None:
+    run = train(parallel={"num_workers": 2}, deterministic=False)
+    assert run.result["finished"]
+    assert run.result["engine"] == "actor-learner"
+    assert len(said(run, "parallel: {num_workers: 2} → engine actor-learner (2 collecting and 1 learning pro")) == 1
+
+
+def test_train_interval_counts_epochs() -> None:
+    assert plan_of(train_interval=4).episodes_per_update == 20
+    assert make_plan({"game": "treasurehunt", "train-interval": 2}).episodes_per_update == 32
+    assert make_plan({"preset": "workflow_rl", "train_interval": 3}).episodes_per_update == 300
+    assert make_plan({"preset": "workflow_rl", "parallel": {"train_interval": 2}}).episodes_per_update == 200
+    assert make_plan({"preset": "workflow_rl", "parallel": {}}).episodes_per_update == 100
+
+
+@pytest.mark.parametrize(
+    ("settings", "names"),
+    [
+        ({"parallel": {}, "engine": "sync"}, "parallel and engine"),
+        ({"parallel": {"enabled": False}, "engine": "sequential"}, "parallel and engine"),
+        ({"parallel": {}, "n_workers": 2}, "parallel and n_workers"),
+        ({"parallel": {"num_workers": 2}, "n-workers": 2}, "parallel and n_workers"),
+        ({"parallel": {}, "n_learners": 2}, "parallel and n_learners"),
+        ({"parallel": {}, "learners": 2}, "parallel and n_learners"),
+        ({"parallel": {}, "train_interval": 2}, "parallel and train_interval"),
+        ({"parallel": {"train_interval": 2}, "train_interval": 2}, "parallel and train_interval"),
+        ({"parallel": {"train_interval": 2}, "episodes_per_update": 9}, "train_interval and episodes_per_update"),
+        ({"parallel": {"parallel_actions": True}, "parallel_actions": False}, "parallel and parallel_actions"),
+        ({"train_interval": 2, "episodes_per_update": 32}, "train_interval and episodes_per_update"),
+        ({"learners": 2, "n_learners": 2}, "learners and n_learners"),
+        ({"learners": "auto", "n_learners": 2}, "learners and n_learners"),
+    ],
+    ids=str,
+)
+def test_nothing_is_said_twice(settings: dict[str, Any], names: str) -> None:
+    with pytest.raises(UsageError) as refusal:
+        plan_of(**settings)
+    assert str(refusal.value) == f"{names} say the same thing twice: give one of them"
+
+
+def test_what_the_switches_leave_open_can_be_said_plainly() -> None:
+    plan = plan_of(parallel={"enabled": False}, parallel_actions=False, episodes_per_update=7)
+    assert (plan.parallel_actions, plan.episodes_per_update) == (False, 7)
+    assert plan_of(parallel=None, engine="sync").engine == "sync"
+    assert plan_of(parallel={}, learners="auto") == plan_of(parallel={})
+
+
+@pytest.mark.parametrize(
+    ("settings", "match"),
+    [
+        ({"parallel": {"use_thread": True}}, "unknown option of parallel 'use_thread': did you mean 'use_threads'?"),
+        ({"parallel": {"n_workers": 2}}, "did you mean 'num_workers'?"),
+        ({"parallel": {3: 4}}, "unknown option of parallel '3'"),
+        ({"parallel": {"enabled": "perhaps"}}, "enabled='perhaps' (parallel) should be"),
+        ({"parallel": {"num_workers": 0}}, "num_workers=0 (parallel) should be greater"),
+        ({"parallel": {"num_workers": 5000}}, "num_workers=5000 (parallel) should be less"),
+        ({"parallel": {"train_interval": 0}}, "train_interval=0 (parallel) should be greater"),
+        ({"parallel": True}, "parallel=True should be a mapping"),
+        ({"parallel": [1]}, "parallel=[1] should be a mapping"),
+        ({"paralel": {}}, "did you mean 'parallel'?"),
+        ({"train_intervals": 3}, "did you mean 'train_interval'?"),
+        ({"train_interval": 0}, "train_interval=0 should be a whole number"),
+        ({"train_interval": 1.5}, "train_interval=1.5 should be a whole number"),
+        ({"learners": 0}, "n_learners=0"),
+        ({"learners": -1}, "n_learners=-1"),
+        ({"learners": True}, "learners=True should be a mapping"),
+        ({"learners": 1.5}, "learners=1.5 should be a mapping"),
+        ({"learners": "many"}, "learners='many' should be a mapping"),
+    ],
+    ids=str,
+)
+def test_bad_switches_are_one_sentence(settings: dict[str, Any], match: str) -> None:
+    with pytest.raises(UsageError) as refusal:
+        plan_of(**settings)
+    assert match in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_number_of_learners_is_not_a_list_of_them() -> None:
+    assert plan_of(learners=3) == plan_of(n_learners=3)
+    assert plan_of(learners="auto") == plan_of()
+    assert plan_of(learners={0: "random"}).learners == {"0": "random"}
+
+
+def test_what_is_given_is_not_altered() -> None:
+    settings = {"game": "treasurehunt", "parallel": {"train_interval": 2}}
+    make_plan(settings)
+    assert settings == {"game": "treasurehunt", "parallel": {"train_interval": 2}}
+
+
+@pytest.mark.parametrize(
+    ("switches", "who"),
+    [
+        ({"parallel_training": False}, "3 collecting processes"),
+        ({"async_learning": False}, "3 collecting processes"),
+        ({"use_threads": True, "async_learning": False}, "3 threads"),
+    ],
+    ids=str,
+)
+def test_no_number_of_workers_means_the_cores(
+    train: Any, monkeypatch: pytest.MonkeyPatch, switches: dict[str, Any], who: str
+) -> None:
+    monkeypatch.setattr(engines, "cores", lambda: 3)
+    run = train(parallel={**switches, "num_workers": None})
+    assert run.plan.n_workers is None
+    assert len(said(run, f"({who})")) == 1
+    assert len(run.result["processes"]) == (3 if "processes" in who else 0)
+
+
+@pytest.mark.parametrize(
+    ("affinity", "quota", "count"),
+    [
+        (8, None, 8),
+        (8, "max 100000", 8),
+        (8, "300000 100000", 3),
+        (8, "350000 100000", 3),
+        (8, "20000 100000", 1),
+        (2, "400000 100000", 2),
+        (1, "max 100000", 1),
+        (4, "nonsense", 4),
+    ],
+)
+def test_cores_are_those_we_may_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, affinity: int, quota: str | None, count: int
+) -> None:
+    """Not those the machine has: others may have been given to others."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(affinity)))
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    monkeypatch.setattr(threads, "Path", lambda path: tmp_path / Path(path).name)
+    if quota is not None:
+        (tmp_path / "cpu.max").write_text(f"{quota}\n")
+    assert threads.cores() == count
+
+
+def test_cores_of_a_machine_that_cannot_say_which(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr(os, "cpu_count", lambda: 6)
+    monkeypatch.setattr(threads, "Path", lambda path: tmp_path / "missing")
+    assert threads.cores() == 6
+
+
+def test_a_hundred_workers_on_two_cores_work_and_are_warned_of_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Players at random, to keep it light: that results do not depend on workers is tested elsewhere."""
+    monkeypatch.setattr(engines, "cores", lambda: 2)
+    many = {"worlds": 100, "total_episodes": 100, "n_workers": 100, "engine": "executor", "learner": "random"}
+    settings = {name: value for name, value in LONELY.items() if name not in IQN.options_type().model_fields}
+    run = remuda.train(out=tmp_path / "run", quiet=True, **{**settings, **many})
+    assert run.result["finished"]
+    assert run.result["episodes"] == 100
+    assert len(run.result["processes"]) == 100
+    assert all(process["restarts"] == 0 for process in run.result["processes"])
+    assert len(said(run, "warning: 100 workers on 2 cores: good for")) == len(said(run, "warning")) == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "warnings"),
+    [
+        ({"engine": "executor", "n_workers": 9}, ["warning: 9 workers on 2 cores (this plan has work for 3)"]),
+        ({"engine": "vectorized", "n_workers": 9}, ["warning: 9 workers on 2 cores"]),
+        ({"engine": "threads", "n_workers": 9}, ["warning: 9 workers on 2 cores"]),
+        ({"engine": "actor-learner", "n_workers": 2, "deterministic": False}, ["warning: 3 workers on 2 cores"]),
+        ({"engine": "vectorized", "n_workers": 2}, []),
+        ({"engine": "vectorized"}, []),
+        ({"engine": "sequential", "n_workers": 9}, []),
+        ({"engine": "executor", "n_workers": 2, "n_learners": 9}, []),
+    ],
+    ids=str,
+)
+def test_only_too_many_workers_are_warned_of(
+    train: Any, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], warnings: list[str]
+) -> None:
+    monkeypatch.setattr(engines, "cores", lambda: 2)
+    lines = said(train(**settings), "warning")
+    assert len(lines) == len(warnings)
+    for line, warning in zip(lines, warnings, strict=True):
+        assert warning in line
+
+
+def test_what_nobody_asked_for_is_not_warned_of(train: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines, "cores", lambda: 1)
+    run = train(engine="actor-learner", deterministic=False)
+    assert len(run.result["processes"]) == 2
+    assert said(run, "warning") == []
+
+
+def test_auto_takes_many_worlds_at_once_where_the_game_can(
+    trained: Any, train: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        engines, "processes_unavailable", lambda rehearsal: pytest.fail("a process was tried for nothing")
+    )
+    run = train(engine="auto")
+    assert yaml.safe_load((run.path / "config.yaml").read_text())["engine"] == "vectorized"
+    assert len(said(run, "engine: auto (the game plays many worlds at once) → engine vectorized (")) == 1
+    assert sha(run) == sha(trained(engine="vectorized"))
+
+
+def test_auto_takes_processes_where_worlds_are_alone(tmp_path: Path) -> None:
+    run = remuda.train(out=tmp_path / "run", quiet=True, engine="auto", n_workers=2, **LONELY)
+    assert run.plan.engine == run.result["engine"] == "executor"
+    assert len(said(run, "engine: auto (the game plays one world at a time) → engine executor (2 collecting pro")) == 1
+
+
+def test_auto_does_without_processes_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines, "processes_unavailable", lambda rehearsal: "the moon is full")
+    run = remuda.train(out=tmp_path / "run", quiet=True, engine="auto", **LONELY)
+    assert run.plan.engine == run.result["engine"] == "sequential"
+    assert run.result["finished"]
+    line = "engine: auto (worker processes cannot be had here: the moon is full) → engine sequential (1 thread)"
+    assert len(said(run, line)) == 1
+
+
+def test_a_run_goes_on_with_auto(train: Any, trained: Any) -> None:
+    stopped = train(engine="sequential", callback=lambda rows: rows[0]["round"] < 2)
+    again = remuda.resume(stopped.path, engine="auto", quiet=True)
+    assert again.result["engine"] == "vectorized"
+    assert sha(again) == sha(trained())
+
+
+def test_auto_is_known(cli: Any) -> None:
+    assert "auto: " in cli("engines").out
+    assert "use_threads" in cli("settings").out
+    assert "did you mean 'auto'?" in cli("train", "treasurehunt", "--engine", "atuo").err
+
+
+def refuse(number: int) -> Callable[..., Any]:
+    """What the system does when it has no more of something."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        raise OSError(number, os.strerror(number))
+
+    return call
+
+
+def test_processes_can_be_had_here() -> None:
+    assert supervise.processes_unavailable() is None
+    assert multiprocessing.active_children() == []
+
+
+def test_the_trial_prepares_the_fork_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The trial may be what starts it, and it serves every worker from then on."""
+    seen: dict[str, str] = {}
+
+    def start(self: BaseProcess) -> None:
+        seen.update(os.environ)
+        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    monkeypatch.setattr(BaseProcess, "start", start)
+    assert engines.choose_engine(make_plan({**LONELY, "engine": "auto"}))[0].engine == "sequential"
+    assert Plan(**json.loads(seen[supervise.REHEARSE])).game == LONELY["game"]
+    assert {name: seen[name] for name in supervise.ONE_THREAD} == supervise.ONE_THREAD
+    assert supervise.REHEARSE not in os.environ
+
+
+def test_reasons_for_no_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "memfd_create", refuse(errno.EMFILE))
+        assert supervise.processes_unavailable() == "Too many open files"
+    with monkeypatch.context() as patch:
+        patch.delattr(os, "memfd_create")
+        assert "memfd_create" in str(supervise.processes_unavailable())
+    with monkeypatch.context() as patch:
+        patch.setattr(BaseProcess, "start", refuse(errno.EAGAIN))
+        assert supervise.processes_unavailable() == "Resource temporarily unavailable"
+    with monkeypatch.context() as patch:
+        patch.setitem(multiprocessing.current_process()._config, "daemon", True)
+        assert "daemonic" in str(supervise.processes_unavailable())
+    with monkeypatch.context() as patch:
+        patch.setattr(supervise, "_die_with_parent", os.abort)
+        assert "exit code -6" in str(supervise.processes_unavailable())
+    with monkeypatch.context() as patch:
+        patch.setattr(supervise, "_die_with_parent", signal.pause)
+        patch.setattr(supervise, "START_LIMIT_S", 0.1)
+        assert "did not end within 0 s" in str(supervise.processes_unavailable())
+    assert multiprocessing.active_children() == []
+
+
+PROCESSES = [engine.name for engine in engines.ENGINES.values() if engine.processes]
+
+
+def assert_cannot_run(outcome: Any, engine: str, reason: str) -> None:
+    assert outcome.code == 2
+    assert outcome.out == ""
+    assert "Traceback" not in outcome.err
+    errors = [line for line in outcome.err.splitlines() if line.startswith("error: ")]
+    assert errors == outcome.err.splitlines()[-1:]
+    assert f"error: engine={engine} cannot run here: {reason}; " in errors[0]
+    assert list(Path().iterdir()) == [], "something was left behind"
+    assert multiprocessing.active_children() == []
+
+
+@pytest.mark.parametrize("engine", PROCESSES)
+def test_a_named_engine_that_cannot_run_is_one_sentence(
+    cli: Any, words: list[str], monkeypatch: pytest.MonkeyPatch, engine: str
+) -> None:
+    words = [*words, "deterministic=false", "--engine", engine, "--n-workers", "2", "--out", "run"]
+    with monkeypatch.context() as patch:
+        patch.setattr(BaseProcess, "start", refuse(errno.EAGAIN))
+        assert_cannot_run(cli("train", *words), engine, "Resource temporarily unavailable")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "memfd_create", refuse(errno.EMFILE))
+        assert_cannot_run(cli("train", *words), engine, "Too many open files")
+    with monkeypatch.context() as patch:
+        patch.setitem(multiprocessing.current_process()._config, "daemon", True)
+        reason = "this is itself a daemonic process, which may not start others"
+        assert_cannot_run(cli("train", *words), engine, reason)
+    assert cli("train", *words).code == 0, "the same directory is free for another try"
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EMFILE, os.strerror(errno.EMFILE)), EOFError("unexpected EOF")])
+def test_an_engine_that_half_starts_is_ended(
+    cli: Any, words: list[str], monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    start, started = BaseProcess.start, []
+
+    def start_some(self: BaseProcess) -> None:
+        if len(started) == 2:
+            raise error
+        start(self)
+        started.append(self.pid)
+
+    monkeypatch.setattr(BaseProcess, "start", start_some)
+    outcome = cli("train", *words, "--engine", "executor", "--n-workers", "3", "--out", "run")
+    reason = "Too many open files" if isinstance(error, OSError) else "the fork server could not start a process"
+    assert_cannot_run(outcome, "executor", reason if isinstance(error, OSError) else f"{reason}, and ended")
+    assert len(started) == 2
+    for pid in started:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def test_a_run_that_cannot_go_on_is_left_as_it_was(train: Any, trained: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    stopped = train(engine="sequential", callback=lambda rows: rows[0]["round"] < 2)
+    with monkeypatch.context() as patch:
+        patch.setattr(BaseProcess, "start", refuse(errno.EAGAIN))
+        with pytest.raises(ConfigError, match="engine=executor cannot run here"):
+            remuda.resume(stopped.path, engine="executor", quiet=True)
+    assert sha(remuda.resume(stopped.path, quiet=True)) == sha(trained())
+
+
+def test_errors_of_a_running_engine_are_not_taken_for_a_failed_start(train: Any, tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="of the callback") as raised:
+        train(engine="executor", n_workers=2, callback=refuse_with_words)
+    assert raised.type is OSError
+    assert (tmp_path / "run" / "config.yaml").exists()
+
+
+def refuse_with_words(rows: Any) -> bool:
+    raise OSError("of the callback")
+
+
+def test_a_plan_refused_late_leaves_nothing_behind(train: Any, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="max_lag"):
+        train(engine="threads", max_lag=2**31)
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,68 @@
+"""The games that cost time: what they cost is drawn or fixed, never a matter of who plays them."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+from remuda import rng
+from remuda.check import check, seats
+from remuda.collect import Manner, Player, Task
+from remuda.errors import ConfigError
+from remuda.fragment import Fragment
+from remuda.game import GameEntry, make_game
+from remuda.rng import Stream
+from remuda.testing import BUSY, SLOW, Slow, SlowOptions, churn
+
+SHORT = {"mean_ms": 0.1, "long_ms": 0.5}
+
+
+def play(entry: GameEntry, episodes: tuple[int, ...], **options: Any) -> Fragment:
+    game = make_game(entry, options, episodes)
+    player = Player(game, seats(game), Manner(0, 100))
+    player.start(Task(episodes))
+    return player.play(player.room())[0]
+
+
+@pytest.mark.parametrize(("entry", "options"), [(SLOW, SHORT), (BUSY, {"work": 50})])
+def test_games_that_cost_time_keep_every_promise(entry: GameEntry, options: dict[str, Any]) -> None:
+    assert [finding.problem for finding in check(entry, **options) if not finding.good] == []
+    assert not entry.together
+
+
+def test_turns_are_drawn_with_the_mean_and_share_asked_for() -> None:
+    game = make_game(SLOW, {"mean_ms": 100, "long_ms": 500, "long_share": 0.05}, range(20_000))
+    assert isinstance(game, Slow)
+    game.reset(np.arange(game.worlds), rng.keys(rng.key(0, Stream.CHECK), np.arange(game.worlds)))
+    lengths = game.lengths_s()
+    assert set(lengths.round(6)) == {0.5, 0.078947}
+    assert lengths.mean() == pytest.approx(0.1, rel=0.03)
+    game.turn += 1
+    assert (game.lengths_s() != lengths).any()
+
+
+def test_worlds_sleep_one_after_another_and_only_while_they_go_on() -> None:
+    began = time.perf_counter()
+    fragment = play(SLOW, (0, 1, 2), mean_ms=4, long_ms=20, turns=5)
+    slept = float(fragment.metrics.sum())
+    assert slept <= time.perf_counter() - began < slept + 0.5
+    apart = [play(SLOW, (episode,), mean_ms=4, long_ms=20, turns=5).metrics[0] for episode in (0, 1, 2)]
+    assert np.array_equal(fragment.metrics, apart)
+    game = make_game(SLOW, SHORT, range(2))
+    assert isinstance(game, Slow)
+    assert (game.lengths_s() == 0).all(), "nothing has begun"
+
+
+def test_long_turns_that_exceed_the_mean_are_refused() -> None:
+    with pytest.raises(ConfigError, match="mean_ms"):
+        SlowOptions.read({"mean_ms": 10, "long_ms": 500}, "game slow")
+
+
+def test_the_work_is_done_and_its_result_is_seen() -> None:
+    fragment = play(BUSY, (3,), work=7, turns=6)
+    numbers, actions = fragment.obs[:, 0, 0, 1], fragment.actions[:, 0, 0]
+    for turn in range(6):
+        assert numbers[turn + 1] == churn(int(numbers[turn] + actions[turn]), 7)
