@@ -87,7 +87,8 @@ def on_all_cores(agents: int, worlds: int) -> Callable[[], int]:
     """The collectors of the vectorized engine."""
     entry = find_game("treasurehunt")
     collectors = InlineCollectors(
-        lambda numbers: make_game(entry, {"agents": agents}, numbers),
+        entry,
+        {"agents": agents},
         [Seat(0, 0, agents, policy_for(agents))],
         Manner(0, worlds),
         cores(),

@@ -22,7 +22,7 @@ from remuda.config import Parallel, Plan, read_assignments
 from remuda.errors import ConfigError, UsageError
 from remuda.learners.iqn import IQN
 from remuda.placement import supervise
-from remuda.settings import make_plan
+from remuda.settings import make_plan, spec_of
 
 FAMILIAR = (
     "{enabled: true, parallel_actions: true, parallel_training: true, async_learning: true, train_interval: 4, "
@@ -395,8 +395,9 @@ def test_the_trial_prepares_the_fork_server(monkeypatch: pytest.MonkeyPatch) -> 
         raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
     monkeypatch.setattr(BaseProcess, "start", start)
-    assert engines.choose_engine(make_plan({**LONELY, "engine": "auto"}))[0].engine == "sequential"
-    assert Plan(**json.loads(seen[supervise.REHEARSE])).game == LONELY["game"]
+    plan = make_plan({**LONELY, "engine": "auto"})
+    assert engines.choose_engine(plan, spec_of(plan))[0].engine == "sequential"
+    assert Plan(**json.loads(seen[supervise.REHEARSE])["plan"]).game == LONELY["game"]
     assert {name: seen[name] for name in supervise.ONE_THREAD} == supervise.ONE_THREAD
     assert supervise.REHEARSE not in os.environ
 

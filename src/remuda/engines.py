@@ -24,6 +24,7 @@ from remuda.placement.pool import AHEAD, PoolCollectors, Shape
 from remuda.placement.processes import SCHEDULE, ProcessTrainers
 from remuda.placement.supervise import Crew, processes_forbidden, processes_unavailable
 from remuda.placement.thread import ThreadTrainers
+from remuda.placement.worker import script
 from remuda.threads import cores
 
 SLICES = 4
@@ -188,13 +189,13 @@ def find_engine(name: str) -> Engine:
     return ENGINES[name]
 
 
-def choose_engine(plan: Plan) -> tuple[Plan, str]:
+def choose_engine(plan: Plan, spec: GameSpec) -> tuple[Plan, str]:
     """The plan with an engine in place of `auto`, and why that one; other plans as they are."""
     if plan.engine != AUTO:
         return plan, ""
     if find_game(plan.game).together:
         engine, why = "vectorized", "the game plays many worlds at once"
-    elif reason := processes_unavailable(plan.model_dump_json()):
+    elif reason := processes_unavailable(script(plan, spec)):
         engine, why = "sequential", f"worker processes cannot be had here: {reason}"
     else:
         engine, why = "executor", "the game plays one world at a time"

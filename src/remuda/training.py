@@ -33,6 +33,7 @@ from remuda.kernels import is_cached
 from remuda.loop import Loop
 from remuda.placement.base import Collectors, Trainers, Update
 from remuda.placement.supervise import Crew, start_failure
+from remuda.placement.worker import script
 from remuda.run import CONFIG, RESULT, Run, to_json
 from remuda.settings import make_plan, spec_of
 from remuda.telemetry import timeline
@@ -121,12 +122,12 @@ def _go(
         if asked.is_set():
             raise Stopped("stopped")
 
-    plan, choice = choose_engine(plan)
-    check_engine(plan)
     compiled = _is_compiled(plan)
     spec = spec_of(plan)
+    plan, choice = choose_engine(plan, spec)
+    check_engine(plan)
     parts = assign(plan, spec)
-    crew = Crew(stop, rehearsal=plan.model_dump_json())
+    crew = Crew(stop, rehearsal=script(plan, spec))
     site = Site(plan, spec, parts, resolve_device(plan.device), stop, crew, folder)
     with ExitStack() as stack:
         stack.enter_context(one_thread_each())

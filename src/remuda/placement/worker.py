@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import resource
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from remuda.collect import Manner, Player, Players, Seat, Task
 from remuda.config import Plan
@@ -146,23 +151,55 @@ class Collector:
         self.life.pulse.note_version(self.life.index, min(versions, default=UNVERSIONED))
 
 
-def rehearse(plan: Plan) -> None:
+class StandIn(Game):
+    """Has the shape of another game, and nothing happens in it."""
+
+    def reset(self, worlds: NDArray[np.int64], keys: Keys) -> None:
+        """Everybody alive."""
+        for signals in self.signals:
+            signals.clear(worlds)
+        self.over[worlds] = False
+
+    def begin(self) -> None:
+        """Nothing."""
+
+    def observe(self, group: int, first: int, last: int, out: NDArray[Any]) -> None:
+        """Nothing to see."""
+        out[:] = 0
+
+    def act(self, group: int, first: int, last: int, actions: NDArray[np.int64]) -> None:
+        """Nothing."""
+
+    def end(self) -> None:
+        """Nothing."""
+
+    def mask(self, group: int, first: int, last: int, out: NDArray[np.bool_]) -> None:
+        """Everything is allowed."""
+        out[:] = True
+
+
+def script(plan: Plan, spec: GameSpec) -> str:
+    """What a rehearsal needs to know, as JSON."""
+    groups = [{**asdict(group), "obs_dtype": np.dtype(group.obs_dtype).str} for group in spec.groups]
+    return json.dumps({"plan": plan.model_dump(mode="json"), "groups": groups, "turns": spec.turns})
+
+
+def rehearse(plan: Plan, spec: GameSpec) -> None:
     """Play a turn into a slot, so that whatever is compiled or loaded on first use is there.
 
-    Simulators that play one world at a time are left out: who knows what they do when they are forked.
+    Of simulators that play one world at a time only the shape is used: who knows what they do when they
+    are forked.
     """
     entry = find_game(plan.game)
-    if not entry.together:
-        return
-    spec = make_game(entry, plan.options, [0]).spec
+    game = make_game(entry, plan.options, [0, 0]) if entry.together else StandIn(spec, 2)
     seats = [make_seat(part, plan, spec, "cpu") for part in assign(plan, spec)]
     for seat in seats:
         seat.policy.load(seat.policy.rows, UNVERSIONED)
     manner, task = Manner(plan.seed, plan.worlds, plan.parallel_actions), Task((0, 1))
+    player = Player(game, seats, manner)
     for worlds in (2, 3):  # a slot that is full and one that is not lie differently in memory
-        player = Players(entry, plan.options, manner, lambda game: Player(game, seats, manner)).begin(task)
-        room = Room(Layout.of(spec, seats, worlds), 1)
-        player.play(room.fragments(0, task, manner, turns=1))
+        player.start(task)
+        player.play(Room(Layout.of(spec, seats, worlds), 1).fragments(0, task, manner, turns=1))
 
 
 class AskingPlayer(Player):
