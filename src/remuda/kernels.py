@@ -58,6 +58,8 @@ def sources_hash(folder: Path) -> str:
 
 
 def is_cached(source: Path) -> bool:
-    """Whether kernels of this file, as it is now, were compiled before."""
+    """Whether kernels of this file, as it is now, were compiled before, or there are none."""
+    if b"@kernel" not in source.read_bytes():
+        return True
     found = cache_directory(source.parent).glob(f"{source.parent.name}_*/{source.stem}.*.nbi")
     return bool(numba.config.DISABLE_JIT) or any(found)

@@ -59,6 +59,7 @@ class Loop:
     _pending: set[int] = field(default_factory=set)  # handed out, and not part of a whole round yet
     _partial: list[int] = field(default_factory=list)  # those of the round under way
     _arrived: deque[Delivery] = field(default_factory=deque)  # played, not yet given to the learners
+    _learned: deque[Update] = field(default_factory=deque)  # not yet told to the listener
     _held: deque[Update] = field(default_factory=deque)  # learned, not yet to be acted on
 
     def run(self) -> None:
@@ -155,10 +156,11 @@ class Loop:
         return self.free and self.plan.on_lag == "drop" and late > self.max_lag
 
     def _learn(self, version: int) -> None:
-        """Have at least so many rounds learned."""
-        for update in self.trainers.poll(version):
-            self._held.append(update)
-            self.listener.learned(self, update)
+        """Have at least so many rounds learned; by round, what is learned sooner waits until it is its turn."""
+        self._learned.extend(self.trainers.poll(version))
+        while self._learned and (self.free or self._learned[0].version <= version):
+            self._held.append(self._learned.popleft())
+            self.listener.learned(self, self._held[-1])
 
     def _publish(self, version: int) -> None:
         while self._held and self._held[0].version <= version:

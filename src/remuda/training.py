@@ -181,7 +181,7 @@ def _build(site: Site) -> tuple[Collectors, Trainers]:
                 raise cannot_run(site.plan, start_failure(error)) from error
             raise
         raise ConfigError(f"this plan needs more memory than there is ({error}): {REMEDY}") from None
-    needed, free = memory_needed(site.plan, site.spec, trainers), free_memory()
+    needed, free = memory_needed(site.plan, site.spec, collectors, trainers), free_memory()
     if sum(needed) > free:
         raise ConfigError(
             f"this plan needs {sum(needed) / 2**30:,.1f} GiB of memory, {free / 2**30:,.1f} GiB are free: {REMEDY}"
@@ -189,12 +189,13 @@ def _build(site: Site) -> tuple[Collectors, Trainers]:
     return collectors, trainers
 
 
-def memory_needed(plan: Plan, spec: GameSpec, trainers: Trainers) -> tuple[int, int]:
+def memory_needed(plan: Plan, spec: GameSpec, collectors: Collectors, trainers: Trainers) -> tuple[int, int]:
     """Bytes the learners will hold, and bytes of a round of episodes on its way to them."""
     held = trainers.memory_bytes()
     rest = 40  # bytes per agent and turn: action, age, reward, flags, what the policy adds
     obs = sum((int(np.prod(g.obs_shape)) * np.dtype(g.obs_dtype).itemsize + rest) * g.size for g in spec.groups)
-    return held, obs * (spec.turns + 1) * plan.round_episodes * (1 + plan.lag)
+    moving = obs * (spec.turns + 1) * plan.round_episodes * (1 + plan.lag)
+    return held, max(moving, collectors.memory_bytes())
 
 
 def free_memory() -> int:
@@ -355,7 +356,7 @@ def _introduce(progress: Progress, loop: Loop, recorder: Recorder) -> None:
     recorder.load(loop.published.rows or {})
     learning = sum(part.agents for part in recorder.parts if part.learns)
     numbers = parameters([seat.policy for seat in recorder.seats])
-    held, moving = memory_needed(plan, spec, loop.trainers)
+    held, moving = memory_needed(plan, spec, loop.collectors, loop.trainers)
     progress.say(
         f"{plan.game}: {spec.agents} agents, {learning} learners with a network each "
         f"({numbers:,} parameters in all), {plan.worlds} worlds, engine {plan.engine}"

@@ -238,11 +238,11 @@ def test_a_hung_worker_is_noticed_while_others_speak(open_office: Callable[..., 
 
 
 def test_silence_counts_from_when_somebody_waits(open_office: Callable[..., Office]) -> None:
-    office = open_office(silence_limit_s=3.0)
+    office = open_office(silence_limit_s=2.0)
     office.crew.start()
     worker = office.crew.workers[0]
-    office.wait(lambda: office.crew.pulse.silence_s(worker.index) > 3.5)
-    office.tell(worker, "rest", 1.0)
+    office.wait(lambda: office.crew.pulse.silence_s(worker.index) > 2.2)
+    office.tell(worker, "rest", 0.7)
     office.wait(lambda: bool(office.heard or office.lost))
     assert not office.lost
 

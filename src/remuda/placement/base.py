@@ -120,6 +120,10 @@ class Collectors(ABC):
         """Episodes it makes sense to have out at once, so that nobody runs out of work."""
         return self.task_episodes()
 
+    def memory_bytes(self) -> int:
+        """Bytes it holds ready for fragments, where that is known beforehand."""
+        return 0
+
     def oldest(self) -> int | None:
         """The oldest version anybody is playing with right now; None where nobody plays."""
         return None

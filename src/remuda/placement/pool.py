@@ -163,6 +163,10 @@ class PoolCollectors(Collectors):
         playing = {dealt.worker.index for dealt in self._dealt.values() if dealt.task.purpose is Purpose.TRAIN}
         return min((self.crew.pulse.version(index) for index in playing), default=None)
 
+    def memory_bytes(self) -> int:
+        """All slots."""
+        return self.room.memory.size
+
     @property
     def slots_used(self) -> int:  # type: ignore[override]
         """Slots that are being filled, or hold what nobody has taken yet."""

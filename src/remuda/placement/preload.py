@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import signal
 from contextlib import suppress
 
 from remuda.config import Plan
@@ -16,6 +17,9 @@ from remuda.game import GameSpec, Group
 from remuda.placement.supervise import REHEARSE
 from remuda.placement.worker import rehearse
 from remuda.threads import one_thread_each
+
+if REHEARSE in os.environ:  # in a fork server, not in somebody who only looks at us
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # told to everybody, it must not take the workers with it
 
 with suppress(Exception), one_thread_each():  # a rehearsal that fails only makes the workers start slower
     script = json.loads(os.environ.pop(REHEARSE))

@@ -22,6 +22,7 @@ from remuda.errors import WorkerError
 from remuda.fragment import Purpose, copied, cut
 from remuda.game import GameSpec
 from remuda.herd import Part, make_learner
+from remuda.learners.learner import Learner
 from remuda.placement.base import Piece, Rows, Spent, Trainers, Update, late
 from remuda.placement.shared import recv_arrays, send_arrays
 from remuda.placement.slots import Room, Token
@@ -264,9 +265,15 @@ class ProcessTrainers(Trainers):
         self._reports: dict[int, dict[int, Learned]] = {}  # by round, by worker
         self._done: list[Update] = []
         self._saved: dict[int, dict[str, NDArray[Any]]] = {}
+        self._given: dict[str, NDArray[Any]] = {}
         self._restored: tuple[int, list[dict[str, NDArray[Any]]]] | None = None
         self._started = False
         self._learned: dict[int, int] = {}  # rounds, by worker
+
+    def _learner(self, index: int) -> Learner:
+        """A whole part's learner as it is in the beginning."""
+        part = self.parts[index]
+        return make_learner(part, self.plan, self._spec, self._device, (0, part.agents))
 
     def _try_out(self, state: Mapping[str, NDArray[Any]] | None) -> Rows:
         """The first rows, and the bytes and kinds of the learners, from learners that are then forgotten."""
@@ -276,7 +283,7 @@ class ProcessTrainers(Trainers):
         for index, part in enumerate(self.parts):
             if not part.learns:
                 continue
-            learner = make_learner(part, self.plan, self._spec, self._device, (0, part.agents))
+            learner = self._learner(index)
             if state is not None:
                 learner.restore(_own(state, f"{index}/"))
             rows[index] = learner.rows()
@@ -288,7 +295,7 @@ class ProcessTrainers(Trainers):
 
     def start(self) -> None:
         """Give the processes their state, if there is one; the schedule of a run that was resumed is not whole."""
-        self._started = True
+        self._started, self._given = True, {}
         self._learned = {worker.index: self.version for worker in self._workers}
         if self._schedule is not None and self._restored is None:
             self._schedule.write_text(json.dumps({"slices": self.slices}) + "\n", encoding="utf-8")
@@ -407,7 +414,14 @@ class ProcessTrainers(Trainers):
         return self._bytes
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """Ask everybody, and put the slices together."""
+        """Ask everybody, and put the slices together; before they have started it is what they will start with."""
+        if not self._started:
+            return self._given or {
+                f"{index}/{name}": array
+                for index, part in enumerate(self.parts)
+                if part.learns
+                for name, array in self._learner(index).state().items()
+            }
         self._saved = {}
         for worker in self._workers:
             self.crew.send(worker, Save())
@@ -426,6 +440,7 @@ class ProcessTrainers(Trainers):
         """Go on from `version`, once the processes run."""
         self.version = self.taken = version
         self._first = self._try_out(state)
+        self._given = dict(state)
         states = [
             {
                 f"{index}/{name}": np.ascontiguousarray(array[first:last])

@@ -44,6 +44,9 @@ class ThreadTrainers(LocalTrainers):
         self._threads = [
             threading.Thread(target=self._serve, name=f"train-{i}", daemon=True) for i in range(max(1, threads - 1))
         ]
+
+    def start(self) -> None:
+        """Start the threads."""
         for thread in self._threads:
             thread.start()
 
@@ -140,5 +143,6 @@ class ThreadTrainers(LocalTrainers):
             self._todo.clear()
             self._changed.notify_all()
         for thread in self._threads:
-            thread.join(LIMIT_S if self._error is None else 1.0)
+            if thread.ident is not None:
+                thread.join(LIMIT_S if self._error is None else 1.0)
         super().close()

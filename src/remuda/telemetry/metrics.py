@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -91,6 +92,8 @@ class TensorBoard:
     def __init__(self, folder: Path, purge_step: int | None) -> None:
         from torch.utils.tensorboard import SummaryWriter  # slow to import, and only training needs it
 
+        self._hook = threading.excepthook
+        threading.excepthook = self._thread_failed
         self._writer = SummaryWriter(str(folder), purge_step=purge_step, flush_secs=30)
 
     def write(self, kind: str, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -102,6 +105,14 @@ class TensorBoard:
                         f"{kind}/{name}/{row['group']}{row['agent']}", float(value), int(row["episodes"])
                     )
 
+    def _thread_failed(self, args: threading.ExceptHookArgs) -> None:
+        """TensorBoard writes in a thread of its own; that the disk is full is said once, by us."""
+        if not (isinstance(args.exc_value, OSError) and type(args.thread).__module__.startswith("tensorboard")):
+            self._hook(args)
+
     def close(self) -> None:
         """Flush and close."""
-        self._writer.close()
+        try:
+            self._writer.close()
+        finally:
+            threading.excepthook = self._hook
