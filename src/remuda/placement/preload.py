@@ -10,6 +10,7 @@ import gc
 import json
 import os
 import signal
+import sys
 from contextlib import suppress
 
 from remuda.config import Plan
@@ -23,6 +24,7 @@ if REHEARSE in os.environ:  # in a fork server, not in somebody who only looks a
 
 with suppress(Exception), one_thread_each():  # a rehearsal that fails only makes the workers start slower
     script = json.loads(os.environ.pop(REHEARSE))
+    sys.path[:] = script["path"]  # Python 3.11 does not tell the fork server
     groups = tuple(Group(**{**group, "obs_shape": tuple(group["obs_shape"])}) for group in script["groups"])
     rehearse(Plan(**script["plan"]), GameSpec(script["plan"]["game"], groups, script["turns"]))
 gc.collect()

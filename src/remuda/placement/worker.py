@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import resource
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -26,6 +27,9 @@ from remuda.placement.weights import Board, Reader
 from remuda.policy import UNVERSIONED
 from remuda.rng import Keys
 from remuda.telemetry.timeline import span
+
+LONGEST_SCRIPT = 100_000
+"""Characters of a rehearsal's script: Linux allows 128 KiB for a variable."""
 
 
 @dataclass(frozen=True)
@@ -179,9 +183,11 @@ class StandIn(Game):
 
 
 def script(plan: Plan, spec: GameSpec) -> str:
-    """What a rehearsal needs to know, as JSON."""
+    """What a rehearsal needs to know, as JSON; nothing where it is too long for an environment variable."""
     groups = [{**asdict(group), "obs_dtype": np.dtype(group.obs_dtype).str} for group in spec.groups]
-    return json.dumps({"plan": plan.model_dump(mode="json"), "groups": groups, "turns": spec.turns})
+    facts = {"plan": plan.model_dump(mode="json"), "groups": groups, "turns": spec.turns, "path": sys.path}
+    text = json.dumps(facts)
+    return text if len(text) < LONGEST_SCRIPT else ""
 
 
 def rehearse(plan: Plan, spec: GameSpec) -> None:
