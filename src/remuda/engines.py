@@ -27,8 +27,12 @@ from remuda.placement.thread import ThreadTrainers
 from remuda.placement.worker import script
 from remuda.threads import cores
 
-SLICES = 4
-"""Slices per thread where a thread that has collected helps to learn: so many that the last one is short."""
+SLICES = 2
+"""Slices per thread where a thread that has collected helps to learn: fewer leave it idle at the end, more are small.
+
+Ten default IQNs in Treasurehunt on two cores, lag 1, one run each: 9,754 agent-steps/s with one, 10,587 with two,
+7,844 with four.
+"""
 
 
 @dataclass(frozen=True)
