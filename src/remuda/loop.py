@@ -152,8 +152,9 @@ class Loop:
         return oldest is None or self.trainers.versions_after(self.rounds + 1) - oldest <= self.max_lag
 
     def _is_too_late(self, delivery: Delivery) -> bool:
-        late = self.trainers.versions_after(self.rounds) - delivery.oldest
-        return self.free and self.plan.on_lag == "drop" and late > self.max_lag
+        if not self.free or self.plan.on_lag == "wait":
+            return False
+        return self.trainers.versions_after(self.rounds) - delivery.oldest > self.max_lag
 
     def _learn(self, version: int) -> None:
         """Have at least so many rounds learned; by round, what is learned sooner waits until it is its turn."""
@@ -176,10 +177,11 @@ class Loop:
         self.stop()
         if self.attended == self.rounds:
             return
+        saving = self._due(self.plan.checkpoint_every)
         if self._due(self.plan.evaluate_every):
             self._evaluate()
-        before, self.attended = self.attended, self.rounds
-        if self._due(self.plan.checkpoint_every, before):
+        self.attended = self.rounds
+        if saving:
             self._settle()
             self.listener.save(self)
 
@@ -189,10 +191,10 @@ class Loop:
         if self.free:
             self._publish(self.rounds)
 
-    def _due(self, every: int, before: int | None = None) -> bool:
+    def _due(self, every: int) -> bool:
         """Whether a multiple of `every` episodes was crossed since it was last looked at."""
-        earlier = self.plan.episodes_after(self.attended if before is None else before)
-        return bool(every) and earlier // every < self.plan.episodes_after(self.rounds) // every
+        before, now = self.plan.episodes_after(self.attended), self.plan.episodes_after(self.rounds)
+        return bool(every) and before // every < now // every
 
     def _evaluate(self) -> None:
         """Put the published weights to the test; what others finish meanwhile is kept for the learners."""

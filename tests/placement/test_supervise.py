@@ -402,7 +402,6 @@ def test_torch_has_one_thread_in_a_worker(office: Office) -> None:
     assert office.answer(office.crew.workers[0], "call", torch.get_num_threads) == 1
 
 
-@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="where there is one core, nobody takes two")
 def test_a_worker_stays_one_thread_whoever_multiplies(office: Office) -> None:
     """Invariant 7 is about torch, BLAS and numba: what counts is what the kernel sees."""
     threads = office.answer(office.crew.workers[0], "call", crew_jobs.threads_after_products)

@@ -23,7 +23,7 @@ AHEAD = 2
 """Tasks a worker has at once: one it plays and one it can go on with while we are busy."""
 ATTEMPTS = 3
 """Times a task is played when its workers keep dying of it."""
-LOOP, TRAINERS = "loop", "trainers"
+LOOP = "loop"  # who owns a slot that is filled and not yet given back
 
 
 @dataclass

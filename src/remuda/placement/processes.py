@@ -267,6 +267,7 @@ class ProcessTrainers(Trainers):
         self._saved: dict[int, dict[str, NDArray[Any]]] = {}
         self._given: dict[str, NDArray[Any]] = {}
         self._restored: tuple[int, list[dict[str, NDArray[Any]]]] | None = None
+        self._versions = [0]  # published after so many rounds
         self._started = False
         self._learned: dict[int, int] = {}  # rounds, by worker
 
@@ -313,8 +314,11 @@ class ProcessTrainers(Trainers):
             self._restored = None
 
     def versions_after(self, rounds: int) -> int:
-        """Learners publish several times a round."""
-        return publications(self.plan, self._piecemeal, rounds)
+        """Learners publish several times a round; counted once, since the loop asks with every delivery."""
+        while len(self._versions) <= rounds:
+            made = batches(self.plan, self._piecemeal, len(self._versions))
+            self._versions.append(self._versions[-1] + len(made))
+        return self._versions[rounds]
 
     def _add(self, piece: Piece) -> None:
         delivery = piece.delivery

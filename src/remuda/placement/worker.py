@@ -46,7 +46,6 @@ class Played:
 
     token: Token
     turns: int
-    wall_s: float
     cpu_s: float
     waited_s: float  # for the task
     peak_bytes: int
@@ -118,7 +117,7 @@ class Collector:
             self.connection.send(self._play(message, time.perf_counter() - began))
 
     def _play(self, order: Play, waited_s: float) -> Played:
-        began, cpu = time.perf_counter(), time.process_time()
+        cpu = time.process_time()
         self.token, self.purpose = order.token, order.task.purpose
         self._turn = 0
         player = self.players.begin(order.task)
@@ -129,7 +128,6 @@ class Collector:
         return Played(
             order.token,
             fragments[0].turns,
-            time.perf_counter() - began,
             time.process_time() - cpu,
             waited_s,
             usage.ru_maxrss * 1024,
@@ -218,7 +216,7 @@ class AskingPlayer(Player):
     def ask(self, seat: Seat, fragment: Fragment, turn: int, keys: Keys, first: int, last: int) -> None:
         """Put the keys where they are read, ask, and wait for the answer."""
         worker = self.collector
-        if worker.job.parts[self.seats.index(seat)].learns is False:
+        if not worker.job.parts[self.seats.index(seat)].learns:
             super().ask(seat, fragment, turn, keys, first, last)
             return
         room, token = worker.job.room, worker.token
