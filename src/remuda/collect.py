@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remuda import rng
+from remuda.config import Plan
 from remuda.errors import GameError, RemudaError
 from remuda.fragment import Fragment, Origin, Purpose, blank, cut
 from remuda.game import Game, GameEntry, GameSpec, check_options, make_game
@@ -56,6 +57,11 @@ class Manner:
     worlds: int  # of the whole plan: episode e is played in world e % worlds
     parallel_actions: bool = True
     one_by_one: bool = False  # one agent's forward pass at a time
+
+    @classmethod
+    def of(cls, plan: Plan, one_by_one: bool = False) -> Manner:
+        """As a plan has it."""
+        return cls(plan.seed, plan.worlds, plan.parallel_actions, one_by_one)
 
 
 def shares(count: int, parts: int) -> list[tuple[int, int]]:

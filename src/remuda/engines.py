@@ -130,7 +130,7 @@ def _inline_collectors(site: Site, threads: int, one_by_one: bool = False) -> Co
         entry=find_game(plan.game),
         options=plan.options,
         seats=[make_seat(part, plan, site.spec, site.device) for part in site.parts],
-        manner=Manner(plan.seed, plan.worlds, plan.parallel_actions, one_by_one),
+        manner=Manner.of(plan, one_by_one),
         threads=min(threads, plan.worlds),
         stop=site.stop,
     )

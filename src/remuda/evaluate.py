@@ -54,7 +54,7 @@ def evaluate(plan: Plan, spec: GameSpec, seats: Sequence[Seat], episodes: int, e
         entry=find_game(plan.game),
         options=plan.options,
         seats=seats,
-        manner=Manner(plan.seed, plan.worlds, plan.parallel_actions),
+        manner=Manner.of(plan),
         threads=plan.n_workers or cores(),
         stop=lambda: None,
     )

@@ -70,7 +70,7 @@ class Replay:
         self.learners = [make_learner(self.parts[p], plan, spec, "cpu", (a, b)) for p, a, b in slices]
         self.rows = [{0: learner.rows()} for learner in self.learners]  # per slice, by version
         self.versions = [0] * len(slices)
-        manner = Manner(plan.seed, plan.worlds, plan.parallel_actions)
+        manner = Manner.of(plan)
         self.players = Players(
             find_game(plan.game), plan.options, manner, lambda game: Player(game, self.seats, manner)
         )

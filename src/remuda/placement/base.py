@@ -225,3 +225,8 @@ def late(fragments: Sequence[Fragment], version: int) -> Counter[int]:
         worlds = len(fragment.origin.worlds)
         lags.update({int(lag): int(count) * worlds for lag, count in zip(values, counts, strict=True)})
     return lags
+
+
+def under(state: Mapping[str, NDArray[Any]], prefix: str) -> dict[str, NDArray[Any]]:
+    """The arrays under a prefix, without it."""
+    return {name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)}

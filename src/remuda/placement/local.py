@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from remuda.config import Plan
 from remuda.learners.learner import Learner
-from remuda.placement.base import Piece, Rows, Spent, Trainers, Update, late
+from remuda.placement.base import Piece, Rows, Spent, Trainers, Update, late, under
 from remuda.telemetry.timeline import span
 from remuda.threads import thread_pool
 
@@ -113,8 +113,7 @@ class LocalTrainers(Trainers):
         """Go on from `version`."""
         self.version = self.taken = version
         for part, slices in self.learners.items():
-            prefix, first = f"{part}/", 0
-            own = {name.removeprefix(prefix): a for name, a in state.items() if name.startswith(prefix)}
+            own, first = under(state, f"{part}/"), 0
             for learner in slices:
                 last = first + learner.post.agents
                 learner.restore({name: array[first:last] for name, array in own.items()})

@@ -55,7 +55,7 @@ class PoolCollectors(Collectors):
     ) -> None:
         self.spent = Spent()
         self.plan, self.shape, self.crew = plan, shape, crew
-        self.manner = Manner(plan.seed, plan.worlds, plan.parallel_actions)
+        self.manner = Manner.of(plan)
         self.seats = seats
         self.room = Room(Layout.of(spec, seats, shape.task_episodes), shape.slots)
         self.owners = Owners(shape.slots)

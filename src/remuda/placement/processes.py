@@ -23,7 +23,7 @@ from remuda.fragment import Purpose, copied, cut
 from remuda.game import GameSpec
 from remuda.herd import Part, make_learner
 from remuda.learners.learner import Learner
-from remuda.placement.base import Piece, Rows, Spent, Trainers, Update, late
+from remuda.placement.base import Piece, Rows, Spent, Trainers, Update, late, under
 from remuda.placement.shared import recv_arrays, send_arrays
 from remuda.placement.slots import Room, Token
 from remuda.placement.supervise import Crew, Life, Phase, Ready, Worker
@@ -142,7 +142,7 @@ class Student:
             for part, first, last in job.slices
         ]
         plan = job.plan
-        self.manner = Manner(plan.seed, plan.worlds, plan.parallel_actions)
+        self.manner = Manner.of(plan)
         self.versions = [0] * len(self.learners)
         self.rounds = 0
         self._have = 0
@@ -233,14 +233,9 @@ class Student:
     def _restore(self, rounds: int, state: dict[str, NDArray[Any]]) -> None:
         self.rounds = rounds
         for index, learner in enumerate(self.learners):
-            learner.restore(_own(state, f"{index}/"))
+            learner.restore(under(state, f"{index}/"))
             self.versions[index] = publications(self.job.plan, learner.piecemeal, rounds)
             self._publish(index)
-
-
-def _own(state: Mapping[str, NDArray[Any]], prefix: str) -> dict[str, NDArray[Any]]:
-    """The arrays under a prefix, without it."""
-    return {name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)}
 
 
 class ProcessTrainers(Trainers):
@@ -286,7 +281,7 @@ class ProcessTrainers(Trainers):
                 continue
             learner = self._learner(index)
             if state is not None:
-                learner.restore(_own(state, f"{index}/"))
+                learner.restore(under(state, f"{index}/"))
             rows[index] = learner.rows()
             self._bytes += learner.memory_bytes()
             self._steps.update(zip(learner.post.numbers.tolist(), learner.steps.tolist(), strict=True))
@@ -449,7 +444,7 @@ class ProcessTrainers(Trainers):
             {
                 f"{index}/{name}": np.ascontiguousarray(array[first:last])
                 for index, (part, first, last) in enumerate(own)
-                for name, array in _own(state, f"{part}/").items()
+                for name, array in under(state, f"{part}/").items()
             }
             for own in self.slices
         ]

@@ -83,7 +83,7 @@ class CollectJob:
     @property
     def manner(self) -> Manner:
         """How turns are played."""
-        return Manner(self.plan.seed, self.plan.worlds, self.plan.parallel_actions)
+        return Manner.of(self.plan)
 
     def run(self, connection: Connection, life: Life) -> None:
         """Play what comes."""
@@ -199,7 +199,7 @@ def rehearse(plan: Plan, spec: GameSpec) -> None:
     seats = [make_seat(part, plan, spec, "cpu") for part in assign(plan, spec)]
     for seat in seats:
         seat.policy.load(seat.policy.rows, UNVERSIONED)
-    manner, task = Manner(plan.seed, plan.worlds, plan.parallel_actions), Task((0, 1))
+    manner, task = Manner.of(plan), Task((0, 1))
     player = Player(game, seats, manner)
     for worlds in (2, 3):  # a slot that is full and one that is not lie differently in memory
         player.start(task)

@@ -96,7 +96,7 @@ def play(run: Run, seats: Sequence[Seat], episode: int, exploration: float = 0.0
     plan = run.plan
     world = episode % plan.worlds
     game = make_game(find_game(plan.game), plan.options, [world])
-    player = Player(game, seats, Manner(plan.seed, plan.worlds, plan.parallel_actions))
+    player = Player(game, seats, Manner.of(plan))
     player.start(Task((episode,), Purpose.EVALUATE, exploration))
     while not game.over.all():
         player.play(player.room(turns=1))
