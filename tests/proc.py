@@ -102,3 +102,9 @@ def wait(what: Callable[[], bool], limit_s: float, otherwise: Callable[[], str] 
     while not what():
         assert time.monotonic() < end, otherwise()
         time.sleep(0.01)
+
+
+def stopped(pid: int) -> bool:
+    """Whether somebody has sent it SIGSTOP."""
+    found = _stat(pid)
+    return found is not None and found[2] in "Tt"

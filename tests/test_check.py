@@ -67,11 +67,13 @@ def test_every_check_has_a_game_that_fails_it() -> None:
 
 def test_what_a_game_raises_is_told_not_raised() -> None:
     told = broken_promises(BROKEN["raises"])[RUNS]
-    assert "raised ZeroDivisionError in turn 2 of train episodes 0 to 2, seed 0: a bug of the game's author" in told
+    where = "turn 2 of train episodes 0 to 2, worlds 0 to 2, seed 0"
+    assert f"raised ZeroDivisionError in {where}: a bug of the game's author" in told
 
 
 def test_problems_say_where() -> None:
-    assert "agent 2 gets nan in world 0, turn 4" in broken_promises(BROKEN["nanreward"]).values()
+    told = "a reward of nan for agent 2 in turn 4 of train episode 0, world 0"
+    assert told in broken_promises(BROKEN["nanreward"]).values()
 
 
 def test_options_are_passed_on() -> None:

@@ -52,7 +52,8 @@ def teach(student: Learner, rounds: Sequence[Fragment]) -> dict[str, NDArray[Any
     with one_thread_each():
         for fragment in rounds:
             student.take(fragment)
-            report = student.update(UPDATES)
+            student.update(UPDATES)
+            report = student.report()
     return {name: array.copy() for name, array in {**student.state(), **report, "rows": student.rows()}.items()}
 
 

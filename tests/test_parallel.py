@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Callable
+from functools import partial
 from itertools import product
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -420,7 +421,7 @@ def test_reasons_for_no_processes(monkeypatch: pytest.MonkeyPatch) -> None:
         assert "exit code -6" in str(supervise.processes_unavailable())
     with monkeypatch.context() as patch:
         patch.setattr(supervise, "_die_with_parent", signal.pause)
-        patch.setattr(supervise, "START_LIMIT_S", 0.1)
+        patch.setattr(supervise, "Limits", partial(supervise.Limits, start=0.1))
         assert "did not end within 0 s" in str(supervise.processes_unavailable())
     assert multiprocessing.active_children() == []
 

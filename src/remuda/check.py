@@ -69,10 +69,19 @@ def check(game: str | GameEntry, **options: Any) -> list[Finding]:
 def _play(
     entry: GameEntry, options: Mapping[str, Any], worlds: list[int], parallel: bool = True, seed: int = 0
 ) -> list[Fragment]:
+    """What the game shows, as it shows it."""
+    player = _player(entry, options, worlds, parallel, seed)
+    player.judge = lambda fragment: []
+    return player.play(player.room(min(player.game.spec.turns, MOST_TURNS)))
+
+
+def _player(
+    entry: GameEntry, options: Mapping[str, Any], worlds: list[int], parallel: bool = True, seed: int = 0
+) -> Player:
     game = make_game(entry, options, worlds)
     player = Player(game, seats(game), Manner(seed, WORLDS, parallel))
     player.start(Task(tuple(worlds)))
-    return player.play(player.room(min(game.spec.turns, MOST_TURNS)))
+    return player
 
 
 def _check_spec(entry: GameEntry, options: Mapping[str, Any]) -> str | None:
@@ -98,23 +107,17 @@ def _check_runs(entry: GameEntry, options: Mapping[str, Any]) -> str | None:
 
 
 def _check_space(entry: GameEntry, options: Mapping[str, Any]) -> str | None:
-    spec = make_game(entry, options, [0]).spec
-    for group, fragment in zip(spec.groups, _play(entry, options, [0, 1, 2]), strict=True):
-        low, high = fragment.obs.min(), fragment.obs.max()
-        if not (np.isfinite(low) and np.isfinite(high)):
-            return f"group {group.name!r} observes {low} to {high}"
-        if low < group.low or high > group.high:
-            return f"group {group.name!r} observes {low} to {high}, but declares {group.low} to {group.high}"
-    return None
+    return _first_flaw(entry, options, "an observation")
 
 
 def _check_rewards(entry: GameEntry, options: Mapping[str, Any]) -> str | None:
-    for fragment in _play(entry, options, [0, 1, 2]):
-        bad = np.argwhere(~np.isfinite(fragment.rewards))
-        if len(bad):
-            turn, world, agent = bad[0]
-            return f"agent {agent} gets {fragment.rewards[turn, world, agent]} in world {world}, turn {turn}"
-    return None
+    return _first_flaw(entry, options, "a reward")
+
+
+def _first_flaw(entry: GameEntry, options: Mapping[str, Any], kind: str) -> str | None:
+    player = _player(entry, options, [0, 1, 2])
+    player.play(player.room(min(player.game.spec.turns, MOST_TURNS)))
+    return next((str(flaw) for flaw in player.flaws if flaw.what.startswith(kind)), None)
 
 
 def _same(a: list[Fragment], b: list[Fragment]) -> bool:
@@ -187,8 +190,8 @@ Test = Callable[[GameEntry, Mapping[str, Any]], str | None]
 CHECKS: tuple[tuple[str, str, Test], ...] = (
     ("the spec makes sense", "nothing can be built", _check_spec),
     ("episodes run, with parallel actions and without", "training cannot start", _check_runs),
-    ("observations stay in their space", "networks see numbers they were not scaled for", _check_space),
-    ("rewards are finite", "one bad reward ruins an agent's network", _check_rewards),
+    ("observations stay in their space", "the agent learns nothing from such an episode", _check_space),
+    ("rewards are finite", "the agent learns nothing from such an episode", _check_rewards),
     ("the same key gives the same episode", "runs cannot be repeated, resumed or replayed", _check_repeats),
     ("another key gives another episode", "agents learn one episode by heart", _check_seeds),
     (

@@ -7,7 +7,10 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping
+import stat
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,12 @@ from remuda.errors import CheckpointError, StorageError
 
 FORMAT = 1
 INDEX = "checkpoint.json"
+CHECKPOINTS = "checkpoints"
+"""The directory of a run in which they lie, named by their episodes."""
+MOST_INDEX_BYTES = 16 << 20
+"""Of an index; the rest of a longer one is not read."""
+DEEPEST = 8
+"""Lists and mappings inside each other, in an index."""
 Arrays = Mapping[str, NDArray[Any]]
 
 
@@ -46,6 +55,32 @@ def write(path: Path, files: Mapping[str, Arrays], facts: Mapping[str, Any]) -> 
     except (OSError, SafetensorError) as error:
         shutil.rmtree(draft, ignore_errors=True)
         raise StorageError(_storage_sentence(path, error)) from error
+
+
+class Writer:
+    """Writes in the background, one thing after the other, so that nobody waits for the disk."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(1, "save")
+        self._under_way: Future[None] | None = None
+
+    def do(self, work: Callable[[], None]) -> None:
+        """Begin once the last is done; what that raised is raised here."""
+        self.wait()
+        self._under_way = self._pool.submit(work)
+
+    def wait(self) -> None:
+        """Until everything is on disk."""
+        under_way, self._under_way = self._under_way, None
+        if under_way is not None:
+            under_way.result()
+
+    def close(self) -> None:
+        """Wait, and end the thread."""
+        try:
+            self.wait()
+        finally:
+            self._pool.shutdown()
 
 
 def _put(draft: Path, path: Path) -> None:
@@ -93,7 +128,10 @@ def storage_reason(error: Exception) -> str:
 def read_index(path: Path) -> dict[str, Any]:
     """The facts of a checkpoint, after their checksum was compared."""
     try:
-        index = json.loads((where(path) / INDEX).read_text(encoding="utf-8"))
+        with _open(where(path) / INDEX) as file:
+            index = json.loads(file.read(MOST_INDEX_BYTES).decode("utf-8"), parse_int=_whole)
+        if not _is_shallow(index, DEEPEST):
+            raise ValueError("too deep")
     except FileNotFoundError:
         raise CheckpointError(f"{path} is not a checkpoint: it has no {INDEX}") from None
     except (OSError, ValueError, RecursionError):
@@ -106,16 +144,40 @@ def read_index(path: Path) -> dict[str, Any]:
     return index
 
 
+def _whole(text: str) -> int:
+    """No count of ours has more than 64 bits."""
+    number = int(text)
+    if not -(2**63) <= number < 2**63:
+        raise ValueError(f"{text[:30]} is too large")
+    return number
+
+
+def _is_shallow(value: Any, levels: int) -> bool:
+    """Whether nothing lies deeper than so many levels."""
+    if not isinstance(value, dict | list):
+        return True
+    own = value.values() if isinstance(value, dict) else value
+    return levels > 0 and all(_is_shallow(item, levels - 1) for item in own)
+
+
 def read(path: Path, name: str) -> dict[str, NDArray[Any]]:
-    """The arrays of one file, after its checksum was compared."""
-    file = where(path) / f"{name}.safetensors"
-    expected = read_index(path)["files"].get(file.name)
+    """The arrays of one file, after its checksum was compared; all numbers in them are finite."""
+    file = f"{name}.safetensors"
+    expected = read_index(path)["files"].get(file)
     try:
-        if expected is None or _sum(file) != expected:
-            raise CheckpointError(f"checkpoint {path} is damaged: {file.name} was cut short or altered")
-        arrays: dict[str, NDArray[Any]] = load_file(file)
-    except (OSError, SafetensorError, ValueError, AttributeError, TypeError, KeyError) as error:
-        raise CheckpointError(f"checkpoint {path} is damaged: {file.name} cannot be read ({error})") from None
+        if expected is None or _sum(where(path) / file) != expected:
+            raise CheckpointError(f"checkpoint {path} is damaged: {file} was cut short or altered")
+        arrays: dict[str, NDArray[Any]] = load_file(where(path) / file)
+        for key, array in arrays.items():
+            if array.dtype.kind not in "biu" and not np.isfinite(array).all():
+                raise CheckpointError(
+                    f"checkpoint {path} is damaged: {key!r} in {file} has numbers that are not finite"
+                )
+    except CheckpointError:
+        raise
+    except Exception as error:  # the file is foreign: whatever its reader raises is about the file
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise CheckpointError(f"checkpoint {path} is damaged: {file} cannot be read ({reason})") from None
     return arrays
 
 
@@ -127,8 +189,19 @@ def intact(path: Path, only: str | None = None) -> bool:
         return "policy.safetensors" in files and all(
             _sum(where(path) / Path(name).name) == files[name] for name in wanted
         )
-    except (CheckpointError, OSError):
+    except (CheckpointError, OSError, ValueError):
         return False
+
+
+def every(folder: Path) -> list[Path]:
+    """The checkpoints in a directory, newest first."""
+    names = {path.name.removeprefix(".").removesuffix(".old") for path in folder.glob("*[0-9]*")}
+    return sorted((folder / name for name in names if name.isascii() and name.isdigit()), reverse=True)
+
+
+def newest(folder: Path) -> Path | None:
+    """The newest that is intact."""
+    return next((path for path in every(folder) if intact(path)), None)
 
 
 def where(path: Path) -> Path:
@@ -138,8 +211,15 @@ def where(path: Path) -> Path:
 
 
 def _sum(path: Path) -> str:
-    with path.open("rb") as file:
+    with _open(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _open(path: Path) -> BufferedReader:
+    """A regular file, for reading: a pipe might never say anything, a device might never end."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise OSError(errno.EINVAL, "not a regular file")
+    return path.open("rb")
 
 
 def _sync(path: Path) -> None:

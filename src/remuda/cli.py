@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import pdb
 import sys
 import time
 from pathlib import Path
@@ -18,10 +20,12 @@ from remuda.config import Options, Parallel, Plan, read_assignments, read_yaml
 from remuda.engines import AUTO, AUTO_RULE, ENGINES
 from remuda.errors import ConfigError, RemudaError, RunError, StorageError, UsageError
 from remuda.evaluate import evaluate as score
+from remuda.faults import trace_of
 from remuda.games import SHIPPED, find_game
 from remuda.games.cage2.verify import verify as replay_traces
 from remuda.herd import LEARNERS, PLAYERS, assign, make_seat
 from remuda.replay import replay as replay_schedule
+from remuda.replay import replay_failure
 from remuda.run import CONFIG, Run, to_json
 from remuda.settings import PRESETS, make_plan, spec_of
 from remuda.telemetry.report import make_film, play, seats_of
@@ -187,8 +191,22 @@ def verify(
 
 
 @app.command()
-def replay(run: Annotated[Path, typer.Argument(help="a finished actor-learner run with log_schedule=true")]) -> None:
-    """Play and learn a logged run once more in one process; exit code 1 if other weights come out."""
+def replay(
+    run: Annotated[Path, typer.Argument(help="a run directory")],
+    failure: Annotated[int | None, typer.Option(help="the number of an episode that failed", min=1)] = None,
+    debug: Annotated[bool, typer.Option("--debug", help="open the debugger where the failure is raised")] = False,
+) -> None:
+    """Play a run or one of its failures once more, in one process.
+
+    A finished actor-learner run with log_schedule=true is played and learned again; exit code 1 if other
+    weights come out.
+
+    `--failure K` plays the episodes of failure K with the same chance and the same actions; exit code 1 if
+    nothing is raised this time.
+    """
+    if failure is not None:
+        _replay_failure(run, failure, debug)
+        return
     opened = Run(run)
     if not opened.finished:
         raise RunError(f"{run} is not finished: `remuda resume {run}` first")
@@ -252,6 +270,17 @@ def settings() -> None:
     for name, preset in PRESETS.items():
         table.add_row(name, " ".join(f"{key}={value}" for key, value in preset.items()))
     Console().print(table)
+
+
+def _replay_failure(run: Path, number: int, debug: bool) -> None:
+    record, error = replay_failure(run, number)
+    print(f"failure {number}, {record.task}, turn {record.turn}, seed {record.seed}, then: {record.what}")
+    if error is None:
+        print(f"played again up to turn {record.turn}: nothing was raised")
+        raise typer.Exit(1)
+    print(f"played again: {error}\n{trace_of(error.__cause__ or error)}")
+    if debug:
+        pdb.post_mortem((error.__cause__ or error).__traceback__)
 
 
 def _options_table(options: type[Options]) -> None:
@@ -332,4 +361,8 @@ def main() -> None:
     except RemudaError as error:
         print(f"error: {error}", file=sys.stderr)
         code = 1
+    except OSError as error:
+        if error.errno not in (errno.EIO, errno.EPIPE):
+            raise
+        code = 0  # whoever we were talking to has gone: everything else is done
     sys.exit(code or 0)

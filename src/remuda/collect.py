@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -15,7 +16,7 @@ from remuda import rng
 from remuda.config import Plan
 from remuda.errors import GameError, RemudaError
 from remuda.fragment import Fragment, Origin, Purpose, blank, cut
-from remuda.game import Game, GameEntry, GameSpec, check_options, make_game
+from remuda.game import Game, GameEntry, GameSpec, Group, check_options, make_game
 from remuda.kernels import kernel
 from remuda.policy import Choice, Policy, Sight
 from remuda.rng import Keys, Stream
@@ -48,6 +49,26 @@ class Task:
     purpose: Purpose = Purpose.TRAIN
     exploration: float | None = None  # see Sight
 
+    def __str__(self) -> str:
+        first, last = self.episodes[0], self.episodes[-1]
+        return f"{self.purpose} " + (f"episode {first}" if first == last else f"episodes {first} to {last}")
+
+
+@dataclass(frozen=True)
+class Flaw:
+    """Numbers nobody can learn from, in an agent's episode."""
+
+    purpose: Purpose
+    episode: int
+    world: int
+    agent: int  # herd-wide number
+    turn: int
+    what: str
+
+    def __str__(self) -> str:
+        where = f"turn {self.turn} of {self.purpose} episode {self.episode}, world {self.world}"
+        return f"{self.what} for agent {self.agent} in {where}"
+
 
 @dataclass(frozen=True)
 class Manner:
@@ -62,6 +83,11 @@ class Manner:
     def of(cls, plan: Plan, one_by_one: bool = False) -> Manner:
         """As a plan has it."""
         return cls(plan.seed, plan.worlds, plan.parallel_actions, one_by_one)
+
+    def places(self, task: Task) -> str:
+        """In which worlds a task is played, in words."""
+        first, last = task.episodes[0] % self.worlds, task.episodes[-1] % self.worlds
+        return f"world {first}" if first == last else f"worlds {first} to {last}"
 
 
 def shares(count: int, parts: int) -> list[tuple[int, int]]:
@@ -106,15 +132,42 @@ class Players:
 
     def begin(self, task: Task, thread: int = 0) -> Player:
         """This thread's player for worlds like the task's, ready to play it."""
-        worlds = [episode % self._manner.worlds % self._kinds for episode in task.episodes]
-        key = (thread, *worlds)
-        if key not in self._kept:
-            self._kept[key] = self._make(make_game(self._entry, self._options, worlds))
-        self._kept.move_to_end(key)
+        key = self._key(task, thread)
+        player = self._kept.pop(key, None)  # for good, if it fails
+        if player is None:
+            with guarded(self._entry.name, task, self._manner):
+                player = self._make(make_game(self._entry, self._options, self._worlds(task)))
+        player.start(task)
+        self._kept[key] = player
         if len(self._kept) > MAX_PLAYERS:
             self._kept.popitem(last=False)
-        self._kept[key].start(task)
-        return self._kept[key]
+        return player
+
+    def forget(self, task: Task, thread: int = 0) -> None:
+        """Never use the player of this task again: who knows what state its game is in."""
+        self._kept.pop(self._key(task, thread), None)
+
+    def _key(self, task: Task, thread: int) -> tuple[int, ...]:
+        return (thread, *self._worlds(task))
+
+    def _worlds(self, task: Task) -> list[int]:
+        """Numbers of the worlds, alike ones alike."""
+        return [episode % self._manner.worlds % self._kinds for episode in task.episodes]
+
+
+@contextmanager
+def guarded(game: str, task: Task, manner: Manner, turn: int = 0) -> Iterator[None]:
+    """Whatever a game raises is told with where it happened."""
+    try:
+        yield
+    except GameError as error:
+        error.turn = turn
+        raise
+    except RemudaError:
+        raise
+    except Exception as error:
+        where = f"turn {turn} of {task}, {manner.places(task)}, seed {manner.seed}"
+        raise GameError(f"{game} raised {type(error).__name__} in {where}: {error}", turn) from error
 
 
 class Player:
@@ -125,6 +178,9 @@ class Player:
         self.seats = seats
         self.manner = manner
         self.task: Task | None = None
+        self.judge: Callable[[Fragment], list[Flaw]] = lambda fragment: spoilt(fragment, game.spec)
+        self.flaws: list[Flaw] = []
+        """What was wrong with the numbers of the fragments last played."""
 
     def start(self, task: Task) -> None:
         """Begin the task's episodes, one per world of this player's game."""
@@ -133,7 +189,8 @@ class Player:
         episodes = np.array(task.episodes, np.int64)
         stream = STREAMS[task.purpose]
         keys = rng.keys(rng.keys(rng.key(manner.seed, stream), episodes % manner.worlds), episodes)
-        self.game.reset(np.arange(self.game.worlds), keys)
+        with guarded(spec.name, task, manner):
+            self.game.reset(np.arange(self.game.worlds), keys)
         acting = rng.keys(rng.key(manner.seed, Stream.ACT, int(stream)), episodes)
         self._keys: list[Keys] = [
             rng.keys(acting[:, None], spec.first_agent(g) + np.arange(group.size))
@@ -154,17 +211,25 @@ class Player:
 
         `stop` is called every turn and may raise.
         """
+        assert self.task is not None, "start a task first"
         for g, fragment in enumerate(out):
             self._carry_over(g, fragment)
         turn = 0
         while turn < out[0].turns and not self.game.over.all():
             stop()
-            self._play_guarded(out, turn)
+            with guarded(self.game.spec.name, self.task, self.manner, self._turn):
+                self._play_turn(out, turn)
             turn += 1
             self._turn += 1
+        with guarded(self.game.spec.name, self.task, self.manner, self._turn):
+            return self._hand_over(out, turn)
+
+    def _hand_over(self, out: Sequence[Fragment], turn: int) -> list[Fragment]:
+        """What the last turn led to, and everything cut to the turns played."""
         if turn and not self.game.over.all():
             self.game.begin()
             self._begun = True
+        self.flaws = []
         fragments = []
         for g, fragment in enumerate(out):
             if turn:
@@ -172,6 +237,7 @@ class Player:
             self._observe(g, fragment, turn, 0, self.game.spec.groups[g].size)
             fragment.metrics[:] = self.game.signals[g].metrics
             fragments.append(cut(fragment, slice(None), turn))
+            self.flaws += self.judge(fragments[g])
             self._tails[g] = None if self.game.over.all() else fragments[g].obs[-1 - fragment.before : -1].copy()
         return fragments
 
@@ -181,20 +247,6 @@ class Player:
         fragment.obs[: fragment.before] = 0
         if tail is not None and len(tail):
             fragment.obs[fragment.before - len(tail) : fragment.before] = tail
-
-    def _play_guarded(self, out: Sequence[Fragment], turn: int) -> None:
-        """A turn; whatever the game raises is told with where it happened."""
-        try:
-            self._play_turn(out, turn)
-        except RemudaError:
-            raise
-        except Exception as error:
-            assert self.task is not None
-            raise GameError(
-                f"{self.game.spec.name} raised {type(error).__name__} in turn {self._turn} of {self.task.purpose} "
-                f"episodes {self.task.episodes[0]} to {self.task.episodes[-1]}, seed {self.manner.seed}: {error}; "
-                f"engine=sequential plays them one by one"
-            ) from error
 
     def _play_turn(self, out: Sequence[Fragment], turn: int) -> None:
         game, groups = self.game, self.game.spec.groups
@@ -282,6 +334,45 @@ class Player:
         fragment.versions[turn, first:last] = policy.versions[first - seat.first : last - seat.first]
         for name, values in choice.extras.items():
             fragment.extras[name][turn, :, first:last] = values
+
+
+def spoilt(fragment: Fragment, spec: GameSpec) -> list[Flaw]:
+    """Episodes with numbers no agent can learn from; they are taken out of the agent's life, and zeroed."""
+    group = spec.groups[fragment.origin.group]
+    obs = fragment.obs[fragment.before :].reshape(fragment.turns + 1, *fragment.alive.shape[1:], -1)
+    if _within(obs, group) and np.isfinite(fragment.rewards).all():
+        return []
+    lived = fragment.alive.copy()
+    seen = np.concatenate([lived, np.zeros_like(lived[:1])])
+    seen[1:] |= lived
+    wrong_obs = seen & ~((obs >= group.low) & (obs <= group.high) & np.isfinite(obs)).all(axis=3)
+    wrong_rewards = lived & ~np.isfinite(fragment.rewards)
+    flaws = []
+    for world, agent in np.argwhere(wrong_obs.any(axis=0) | wrong_rewards.any(axis=0)).tolist():
+        rewards, sights = np.flatnonzero(wrong_rewards[:, world, agent]), np.flatnonzero(wrong_obs[:, world, agent])
+        if len(rewards):
+            turn, what = int(rewards[0]), f"a reward of {fragment.rewards[rewards[0], world, agent]}"
+        else:
+            turn, what = int(sights[0]), f"an observation outside {group.low:g} to {group.high:g}"
+        origin, number = fragment.origin, spec.first_agent(fragment.origin.group) + agent
+        turn += origin.first_turn
+        flaws.append(Flaw(origin.purpose, int(origin.episodes[world]), int(origin.worlds[world]), number, turn, what))
+        fragment.alive[:, world, agent] = False
+    fragment.rewards[~np.isfinite(fragment.rewards)] = 0
+    obs[~np.isfinite(obs)] = 0
+    return flaws
+
+
+def _within(obs: NDArray[Any], group: Group) -> bool:
+    """Whether all observations are numbers of the group's space: a quick look at the extremes."""
+    if np.issubdtype(obs.dtype, np.integer):
+        limits = np.iinfo(obs.dtype)
+        if group.low <= limits.min and group.high >= limits.max:
+            return True
+    if not obs.size:
+        return True
+    low, high = obs.min(), obs.max()
+    return bool(np.isfinite(low) and np.isfinite(high) and low >= group.low and high <= group.high)
 
 
 @kernel

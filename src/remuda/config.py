@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
@@ -10,6 +11,17 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from remuda.errors import ConfigError, UnknownName
+
+MOST_BYTES = 8 << 20
+"""Of a file of settings."""
+MOST_VALUES = 250_000
+"""In settings, with aliases written out: a few lines of them can stand for billions."""
+DEEPEST = 50
+"""Lists and mappings inside each other, in settings."""
+LARGEST = 2**63 - 1
+"""Of whole numbers; there are some that Python itself refuses to print."""
+MOST_SHOWN = 200
+"""Characters of a wrong value in an error."""
 
 
 class Options(BaseModel):
@@ -23,9 +35,11 @@ class Options(BaseModel):
     def read(cls, values: Mapping[str, Any], owner: str) -> Self:
         """Validate `values`; `owner` says in errors whose options these are."""
         values = cls.own_names(values)
-        for name in values:
+        for name, value in values.items():
             if name not in cls.model_fields:
                 raise UnknownName(f"option of {owner}", name, cls.model_fields)
+            if isinstance(value, int) and abs(value) > LARGEST:
+                raise ConfigError(f"{name}={_shown(value)} ({owner}) should be at most {LARGEST}")
         try:
             options = cls(**values)
         except ValidationError as error:
@@ -49,7 +63,16 @@ def _sentence(error: ValidationError, owner: str) -> str:
     first = error.errors()[0]
     name = str(first["loc"][0]) if first["loc"] else "?"
     message = first["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
-    return f"{name}={first['input']!r} ({owner}) should be {message}"
+    return f"{name}={_shown(first['input'])} ({owner}) should be {message}"
+
+
+def _shown(value: Any) -> str:
+    """A wrong value as an error shows it: not the whole of something huge."""
+    try:
+        text = repr(value)
+    except ValueError:
+        text = "a number too long to be printed"
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}…"
 
 
 class Plan(Options):
@@ -90,12 +113,20 @@ class Plan(Options):
     evaluate_every: int = Field(0, ge=0, description="episodes between evaluations; 0: only at the end")
     evaluate_episodes: int = Field(64, ge=1, description="episodes per evaluation")
     checkpoint_every: int = Field(1000, ge=1, description="episodes between checkpoints")
+    checkpoint_every_s: float = Field(600.0, gt=0, description="seconds between checkpoints, where that is sooner")
     timeline: bool = Field(False, description="write what every process and thread did when, for Perfetto")
     log_schedule: bool = Field(
         False, description="actor-learner: write down who learned what when, for `remuda replay`"
     )
     pictures: bool = Field(True, description="draw the learning curve and a film when training ends")
     keep_checkpoints: int = Field(2, ge=1, description="how many checkpoints to keep, besides the best")
+
+    max_failures: float = Field(
+        0.1, ge=0, le=1, description="share of failures to play an episode that ends the run; 0: the first one does"
+    )
+    start_limit_s: float = Field(120.0, gt=0, description="longest a worker may take to start")
+    turn_limit_s: float = Field(600.0, gt=0, description="longest a turn may take before its worker is replaced")
+    update_limit_s: float = Field(3600.0, gt=0, description="longest some updates may take, or handing over the state")
 
     @property
     def round_episodes(self) -> int:
@@ -151,14 +182,73 @@ _ENGINES_BY_SWITCHES = {
 }
 
 
+class _Loader(yaml.SafeLoader):
+    """Reads plain YAML, and stops early where it is not meant to be read by a person."""
+
+    values = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        """The next value, unless there are too many; aliases are counted later."""
+        self.values += 1
+        if self.values > MOST_VALUES:
+            raise ValueError(f"it has more than {MOST_VALUES:,} values")
+        return super().compose_node(parent, index)
+
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        """A whole number of at most 64 bits."""
+        value: int = super().construct_yaml_int(node) if len(node.value) < 100 else LARGEST + 1
+        if abs(value) > LARGEST:
+            raise ValueError(f"{node.value[:30]}… is larger than {LARGEST}")
+        return value
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
+
+
+def _parse(text: str) -> Any:
+    """Plain YAML as values; whatever is raised is about the text."""
+    loader = _Loader(text)
+    try:
+        root = loader.get_single_node()
+        if root is None:
+            return None
+        _check_size(root)
+        return loader.construct_document(root)
+    finally:
+        loader.dispose()
+
+
+def _check_size(root: yaml.Node) -> None:
+    """Raise if values lie too deep or, with every alias written out, are too many."""
+    waiting, values = [(root, 1)], 0
+    while waiting:
+        node, depth = waiting.pop()
+        values += 1
+        if values > MOST_VALUES:
+            raise ValueError(f"it has more than {MOST_VALUES:,} values, with aliases written out")
+        if depth > DEEPEST:
+            raise ValueError(f"it has more than {DEEPEST} levels")
+        if isinstance(node, yaml.CollectionNode):
+            own = chain.from_iterable(node.value) if isinstance(node, yaml.MappingNode) else node.value
+            waiting.extend((child, depth + 1) for child in own)
+
+
+def _reason(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
 def read_yaml(path: Path) -> dict[str, Any]:
     """The mapping in a YAML file; tags that would build objects are refused."""
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:
+            text = file.read(MOST_BYTES + 1)
+        if len(text) > MOST_BYTES:
+            raise ValueError(f"it has more than {MOST_BYTES:,} bytes")
+        content = _parse(text.decode("utf-8"))
     except OSError as error:
         raise ConfigError(f"config file {path} cannot be read: {error.strerror}") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ConfigError(f"config file {path} is not plain YAML: {str(error).splitlines()[0]}") from None
+    except Exception as error:  # the file is foreign: whatever its reader raises is about the file
+        raise ConfigError(f"config file {path} is not plain YAML: {_reason(error)}") from None
     if not isinstance(content, dict):
         raise ConfigError(f"config file {path} should be a mapping of option names to values")
     return {str(name): value for name, value in content.items()}
@@ -177,9 +267,9 @@ def read_assignments(assignments: list[str]) -> dict[str, Any]:
         if not sign or not name:
             raise ConfigError(f"{word!r} is not of the form key=value")
         try:
-            result[name] = yaml.safe_load(text)
-        except (yaml.YAMLError, ValueError, RecursionError):
-            raise ConfigError(f"the value of {word!r} is not plain YAML") from None
+            result[name] = _parse(text)
+        except Exception as error:  # it is foreign: whatever its reader raises is about the word
+            raise ConfigError(f"the value of {_shown(word)} is not plain YAML: {_reason(error)}") from None
         if not text.strip():
             raise ConfigError(f"{word!r} has no value: give one, or leave it out")
         if isinstance(result[name], str):

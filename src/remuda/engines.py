@@ -21,7 +21,7 @@ from remuda.placement.inline import InlineCollectors, InlineTrainers
 from remuda.placement.local import LocalTrainers
 from remuda.placement.lockstep import LockstepCollectors
 from remuda.placement.pool import AHEAD, PoolCollectors, Shape
-from remuda.placement.processes import SCHEDULE, ProcessTrainers
+from remuda.placement.processes import ProcessTrainers
 from remuda.placement.supervise import Crew, processes_forbidden, processes_unavailable
 from remuda.placement.thread import ThreadTrainers
 from remuda.placement.worker import script
@@ -104,8 +104,7 @@ def _actor_learner(site: Site) -> tuple[Collectors, Trainers]:
     learners = min(site.plan.n_learners or max(1, cores() - actors + 1), max(agents, 1))
     shape = _shape(site, actors, sync_interval=site.plan.sync_interval)
     pool = PoolCollectors(*_pool(site), shape, site.crew)
-    schedule = site.folder / SCHEDULE if site.plan.log_schedule else None
-    return pool, ProcessTrainers(pool.job, learners, site.crew, schedule)
+    return pool, ProcessTrainers(pool.job, learners, site.crew, site.folder)
 
 
 def _pool(site: Site) -> tuple[Plan, GameSpec, list[Part], list[Seat], str]:
@@ -128,6 +127,7 @@ def _inline_collectors(site: Site, threads: int, one_by_one: bool = False) -> Co
     plan = site.plan
     return InlineCollectors(
         entry=find_game(plan.game),
+        spec=site.spec,
         options=plan.options,
         seats=[make_seat(part, plan, site.spec, site.device) for part in site.parts],
         manner=Manner.of(plan, one_by_one),

@@ -8,6 +8,7 @@ RemudaError
 │   ├── CheckpointError a checkpoint is damaged, foreign or of another plan
 │   └── TraceError      a recorded trace is missing, damaged or not a trace
 ├── GameError           a game broke its contract or raised; names world, agent, turn
+├── LearnerError        a learner keeps failing to learn
 ├── WorkerError         a worker process failed in a way that is not a game's fault
 ├── OrderError          calls came in an order that makes no sense
 ├── StorageError        the disk refused (full, read-only)
@@ -55,7 +56,15 @@ class TraceError(UsageError):
 
 
 class GameError(RemudaError):
-    """A game broke its contract or raised."""
+    """A game broke its contract or raised, in a turn if that is known."""
+
+    def __init__(self, text: str, turn: int = 0) -> None:
+        super().__init__(text)
+        self.turn = turn
+
+
+class LearnerError(RemudaError):
+    """A learner keeps failing to learn."""
 
 
 class WorkerError(RemudaError):

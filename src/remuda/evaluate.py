@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from remuda.collect import Manner, Seat, Task
 from remuda.config import Plan
+from remuda.errors import GameError
 from remuda.fragment import Fragment, Purpose
 from remuda.game import GameSpec
 from remuda.games import find_game
@@ -52,6 +53,7 @@ def evaluate(plan: Plan, spec: GameSpec, seats: Sequence[Seat], episodes: int, e
     """Play test episodes 0 … episodes-1 of the plan's seed with these players."""
     collectors = InlineCollectors(
         entry=find_game(plan.game),
+        spec=spec,
         options=plan.options,
         seats=seats,
         manner=Manner.of(plan),
@@ -65,7 +67,10 @@ def evaluate(plan: Plan, spec: GameSpec, seats: Sequence[Seat], episodes: int, e
             for first in range(0, episodes, TOGETHER):
                 numbers = tuple(range(first, min(first + TOGETHER, episodes)))
                 collectors.send(Task(numbers, Purpose.TEST, exploration))
-                parts.append(_scores(spec, collectors.recv(timeout_s=math.inf).fragments))
+                delivery = collectors.recv(timeout_s=math.inf)
+                if delivery.failure is not None:
+                    raise GameError(f"{delivery.failure.what}\n{delivery.failure.trace}")
+                parts.append(_scores(spec, delivery.fragments))
         finally:
             collectors.close()
     metrics = {name: np.concatenate([part.metrics[name] for part in parts]) for name in parts[0].metrics}

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from remuda.collect import Task
 from remuda.config import Plan
-from remuda.errors import Stopped
+from remuda.errors import Stopped, StorageError
+from remuda.faults import Ledger
 from remuda.fragment import Fragment, Purpose, copied
 from remuda.placement.base import Collectors, Delivery, Trainers, Update
 
@@ -46,6 +49,7 @@ class Loop:
     collectors: Collectors
     trainers: Trainers
     listener: Listener
+    ledger: Ledger
     stop: Callable[[], None]
     published: Update
     free: bool = False
@@ -53,6 +57,8 @@ class Loop:
     rounds: int = 0  # received whole
     attended: int = 0  # rounds after which it was decided whether to evaluate and save
     dropped: int = 0  # episodes that came too late to be learned from
+    _sound: bool = False  # everybody has started, and nobody is in the middle of learning
+    _saved_at: float = field(default_factory=time.monotonic)
     _out: int = 0  # episodes of training being played
     _next: int = 0  # the next episode to hand out
     _again: deque[int] = field(default_factory=deque)  # episodes to be handed out another time
@@ -63,16 +69,17 @@ class Loop:
     _held: deque[Update] = field(default_factory=deque)  # learned, not yet to be acted on
 
     def run(self) -> None:
-        """Train to the end of the plan; on Stopped save the last whole round and pass it on."""
+        """Train to the end of the plan; whatever is raised, save the last whole round and pass it on."""
         self._next = self.plan.episodes_after(self.rounds) + len(self._again)
         try:
             self.collectors.start()
             self._act_on(self.published)
             self.trainers.start()
+            self._sound = True
             while self.rounds < self.plan.rounds:
                 self._hand_out_freely() if self.free else self._hand_out_a_round()
                 if self._out:
-                    self._receive(self.collectors.recv(RECV_TIMEOUT_S))
+                    self._receive(self._recv())
                 self._take()
             self._learn(self.plan.rounds)
             self._publish(self.plan.rounds)
@@ -80,9 +87,10 @@ class Loop:
                 self._evaluate()
                 self.attended = self.rounds
                 self.listener.save(self)
-        except Stopped:
-            self._settle()
-            self.listener.save(self)
+        except Exception as error:
+            if isinstance(error, Stopped) or (self._sound and not isinstance(error, StorageError)):
+                self._settle()
+                self.listener.save(self)
             raise
         finally:
             self.collectors.close()
@@ -101,12 +109,14 @@ class Loop:
         self._learn(version)
         self._publish(version)
         self._attend()
-        self._send(self.plan.episodes_after(self.rounds + 1) - self._next)
-        self.trainers.work()
+        self._send(self.plan.episodes_after(self.rounds + 1) - self.plan.episodes_after(self.rounds))
+        with self._learning():
+            self.trainers.work()
 
     def _hand_out_freely(self) -> None:
         """Publish what is learned, then hand out whatever there is a free hand for."""
-        self.trainers.work()
+        with self._learning():
+            self.trainers.work()
         self._learn(self.trainers.version)
         self._publish(self.trainers.version)
         self._attend()
@@ -129,6 +139,28 @@ class Loop:
     def _receive(self, delivery: Delivery) -> None:
         self._out -= delivery.episodes
         self._arrived.append(delivery)
+
+    def _recv(self) -> Delivery:
+        """What is ready first; whatever failed is played again, or another in its place."""
+        while True:
+            delivery = self.collectors.recv(RECV_TIMEOUT_S)
+            if delivery.failure is None:
+                self.ledger.count(delivery.episodes, delivery.flaws)
+                return delivery
+            task = delivery.task
+            episodes = self.ledger.again(delivery.failure)
+            if task.purpose is Purpose.TRAIN:
+                self._pending.difference_update(task.episodes)
+                self._pending.update(episodes)
+            for episode in episodes:
+                self.collectors.send(replace(task, episodes=(episode,)))
+
+    @contextmanager
+    def _learning(self) -> Iterator[None]:
+        """What is raised in here leaves learners in the middle of something: not to be saved."""
+        self._sound = False
+        yield
+        self._sound = True
 
     def _take(self) -> None:
         """Give the learners what has arrived, as long as nobody still playing comes too late by it."""
@@ -158,10 +190,12 @@ class Loop:
 
     def _learn(self, version: int) -> None:
         """Have at least so many rounds learned; by round, what is learned sooner waits until it is its turn."""
-        self._learned.extend(self.trainers.poll(version))
+        with self._learning():
+            self._learned.extend(self.trainers.poll(version))
         while self._learned and (self.free or self._learned[0].version <= version):
             self._held.append(self._learned.popleft())
             self.listener.learned(self, self._held[-1])
+            self.ledger.lapsed(self._held[-1].lapses)
 
     def _publish(self, version: int) -> None:
         while self._held and self._held[0].version <= version:
@@ -177,13 +211,17 @@ class Loop:
         self.stop()
         if self.attended == self.rounds:
             return
-        saving = self._due(self.plan.checkpoint_every)
+        saving = self._due(self.plan.checkpoint_every) or self._overdue()
         if self._due(self.plan.evaluate_every):
             self._evaluate()
         self.attended = self.rounds
         if saving:
             self._settle()
             self.listener.save(self)
+            self._saved_at = time.monotonic()
+
+    def _overdue(self) -> bool:
+        return time.monotonic() - self._saved_at >= self.plan.checkpoint_every_s
 
     def _settle(self) -> None:
         """Have every whole round learned, so that the books and the learners agree."""
@@ -208,7 +246,7 @@ class Loop:
             first = last
         results = []
         while missing:
-            delivery = self.collectors.recv(RECV_TIMEOUT_S)
+            delivery = self._recv()
             if delivery.purpose is Purpose.TRAIN:
                 self._receive(delivery)
                 continue
@@ -239,14 +277,14 @@ class Loop:
     @property
     def unfinished(self) -> list[int]:
         """Episodes handed out that no whole round has yet: to be played again should we stop here."""
-        return sorted(self._pending) if self.free else []
+        return sorted(self._pending)
 
     def resume(self, rounds: int, attended: int, published: Update, unfinished: Sequence[int] = ()) -> None:
         """Go on after `rounds` whole rounds with what was published then."""
         self.rounds = rounds
         self.attended = attended
         self.published = published
-        self._again.extend(unfinished if self.free else ())
+        self._again.extend(unfinished)
         self._pending.update(self._again)
         if self.trainers.version > published.version:
             self._held.append(Update(self.trainers.version, self.trainers.rows()))

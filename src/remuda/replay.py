@@ -1,8 +1,9 @@
-"""An actor-learner run once more, in one process: the schedule it logged decides who plays and learns what when."""
+"""Once more, in one process: a whole actor-learner run by the schedule it logged, or a failure by its actions."""
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,12 +12,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from remuda.collect import Manner, Player, Players, Task
-from remuda.errors import RunError
+from remuda.collect import Manner, Player, Players, Seat, Task
+from remuda.errors import GameError, RunError
+from remuda.faults import Record, read_failure
 from remuda.fragment import Fragment, cut
+from remuda.game import Group
 from remuda.games import find_game
-from remuda.herd import assign, make_learner, make_seat, weights_sha256
-from remuda.placement.processes import SCHEDULE, Slice, batches
+from remuda.herd import LEARNERS, assign, make_learner, make_seat, weights_sha256
+from remuda.placement.processes import SCHEDULE, Slice, batches, split
+from remuda.policy import Choice, Policy, Sight
 from remuda.run import Run
 from remuda.threads import one_thread_each
 
@@ -35,28 +39,104 @@ def replay(path: Path | str) -> str:
     """Play and learn everything again as the run's schedule says; returns the weights' fingerprint."""
     run = Run(path)
     with one_thread_each():
-        return Replay(run, *_read(run.path / SCHEDULE)).run()
+        return Replay(run, *_read(run)).run()
 
 
-def _read(path: Path) -> tuple[list[Slice], list[Entry]]:
+def _read(run: Run) -> tuple[list[Slice], list[Entry]]:
     """The slices of the herd, learner after learner, and what happened."""
+    path = run.path / SCHEDULE
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
-        slices = [tuple(own) for learner in json.loads(lines[0])["slices"] for own in learner]
-        return slices, [_entry(json.loads(line)) for line in lines[1:]]
+        learners = [[tuple(own) for own in learner] for learner in json.loads(lines[0])["slices"]]
+        if learners != split(run.parts, len(learners)):
+            raise RunError(f"{path} is not of this herd: other agents learn together")
+        slices = [own for learner in split(run.parts, len(learners)) for own in learner]
+        events = [json.loads(line) for line in lines[1:]]
+        entries = [_entry(event) for event in events if "saved" not in event]
     except OSError:
-        raise RunError(f"{path.parent} has no schedule to replay: train with log_schedule=true") from None
-    except (ValueError, KeyError, IndexError, TypeError) as error:
+        raise RunError(f"{run.path} has no schedule to replay: train with log_schedule=true") from None
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
         raise RunError(f"{path} is not a schedule: {error!r}") from None
+    for number, (entry, most) in enumerate(zip(entries, _most_learned(run, slices, entries), strict=True), 1):
+        if not _fits(entry, run, most):
+            raise RunError(f"{path} is not of this plan: its entry {number} cannot have happened")
+    return slices, entries
 
 
 def _entry(values: dict[str, Any]) -> Entry:
     return Entry(
-        tuple(values["episodes"]),
+        tuple(int(episode) for episode in values["episodes"]),
         (int(values["worlds"][0]), int(values["worlds"][1])),
-        {int(turn): versions for turn, versions in values["versions"]},
+        {int(turn): [[int(version) for version in own] for own in now] for turn, now in values["versions"]},
         [int(version) for worker in values["taken_at"] for version in worker],
     )
+
+
+def _fits(entry: Entry, run: Run, most_learned: list[float]) -> bool:
+    """Whether it can be played in this plan: everything that is an index or a count is checked here."""
+    plan, spec = run.plan, run.spec
+    sizes = [group.size for group in spec.groups]
+    return (
+        0 <= entry.worlds[0] < entry.worlds[1] <= len(entry.episodes) <= plan.worlds
+        and all(0 <= episode < 2**63 for episode in entry.episodes)
+        and 0 in entry.versions
+        and all(0 <= turn < spec.turns for turn in entry.versions)
+        and all([len(own) for own in now] == sizes for now in entry.versions.values())
+        and len(entry.taken_at) == len(most_learned)
+        and all(taken <= most for taken, most in zip(entry.taken_at, most_learned, strict=True))
+    )
+
+
+def _most_learned(run: Run, slices: list[Slice], entries: list[Entry]) -> list[list[float]]:
+    """Per entry and slice, the last version there can have been: of whole rounds, unless learning never pauses."""
+    plan = run.plan
+    piecemeal = [LEARNERS[run.parts[part].player].piecemeal for part, _, _ in slices]
+    learned, most, round_, have = [0.0] * len(slices), [], 0, 0
+    for entry in entries:
+        endless = plan.free_running and round_ > 0
+        most.append([math.inf if endless and own else now for own, now in zip(piecemeal, learned, strict=True)])
+        have += entry.worlds[1] - entry.worlds[0]
+        if have == plan.episodes_after(round_ + 1) - plan.episodes_after(round_):
+            round_, have = round_ + 1, 0
+            learned = [now + len(batches(plan, own, round_)) for now, own in zip(learned, piecemeal, strict=True)]
+    return most
+
+
+class Repeating(Policy):
+    """Takes the actions somebody took before, (turns, worlds, agents)."""
+
+    def __init__(self, group: Group, actions: NDArray[np.int64]) -> None:
+        super().__init__(group, group.size)
+        self.actions = actions
+        self._asked = np.zeros(group.size, np.int64)  # turns
+
+    def act(self, sight: Sight, first: int, last: int) -> Choice:
+        """The next of its actions; the last one again where they end."""
+        turn = min(int(self._asked[first]), len(self.actions) - 1)
+        self._asked[first:last] += 1
+        return Choice(np.ascontiguousarray(self.actions[turn, :, first:last]))
+
+
+def replay_failure(path: Path | str, number: int) -> tuple[Record, GameError | None]:
+    """Play what failed again with the same chance and the same actions; returns what is raised this time."""
+    run = Run(path)
+    record, actions = read_failure(run.path, number)
+    plan, spec, task = run.plan, run.spec, record.task
+    shapes = [(len(task.episodes), group.size) for group in spec.groups]
+    if [own.shape[1:] for own in actions] != shapes or any(len(own) != record.turn + 1 for own in actions):
+        raise RunError(f"failure {number} of {run.path} is not of this plan: its actions have another shape")
+    if any(own.min() < 0 or own.max() >= group.actions for own, group in zip(actions, spec.groups, strict=True)):
+        raise RunError(f"failure {number} of {run.path} is not of this game: it has other actions")
+    seats = [Seat(g, 0, group.size, Repeating(group, actions[g])) for g, group in enumerate(spec.groups)]
+    manner = Manner.of(plan)
+    players = Players(find_game(plan.game), plan.options, manner, lambda game: Player(game, seats, manner))
+    try:
+        with one_thread_each():
+            player = players.begin(task)
+            player.play(player.room(record.turn + 1))
+    except GameError as error:
+        return record, error
+    return record, None
 
 
 class Replay:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import stat
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -30,8 +33,11 @@ class Run:
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
-        if not (self.path / CONFIG).is_file():
+        if not _is_file(self.path / CONFIG):
             raise RunError(f"{self.path} is not a run: it has no {CONFIG}")
+        odd = _neither_file_nor_directory(self.path)
+        if odd is not None:
+            raise RunError(f"{odd} is a link, a pipe or a device, and runs have none: put a file or directory there")
 
     @cached_property
     def plan(self) -> Plan:
@@ -63,14 +69,18 @@ class Run:
         """The summary written when training ended."""
         try:
             result: Row = json.loads((self.path / RESULT).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             raise RunError(f"{self.path} has no result yet: finish it with `remuda resume {self.path}`") from None
+        if not isinstance(result, dict) or "weights_sha256" not in result:
+            raise RunError(f"{self.path / RESULT} is damaged: `remuda resume {self.path}` writes it anew")
         return result
 
     @property
     def finished(self) -> bool:
         """Whether training has come to the end of the plan and was summed up."""
-        return (self.path / RESULT).is_file() and bool(self.result.get("finished"))
+        with suppress(RunError):
+            return bool(self.result.get("finished"))
+        return False
 
     def changed(self, settings: Mapping[str, Any]) -> Plan:
         """Its plan with some settings changed, checked again."""
@@ -78,24 +88,25 @@ class Run:
 
     def checkpoints(self) -> list[Path]:
         """Its checkpoints, newest first."""
-        folder = self.path / "checkpoints"
-        names = {path.name.removeprefix(".").removesuffix(".old") for path in folder.glob("*[0-9]*")}
-        return sorted((folder / name for name in names if name.isdigit()), reverse=True)
+        return checkpoint.every(self.path / checkpoint.CHECKPOINTS)
 
     def checkpoint(self, name: str | None = None, only: str | None = None) -> Path:
         """The newest checkpoint, or the one asked for; refused with the newest good one if it is damaged."""
         found = self.checkpoints()
         if not found:
             raise CheckpointError(f"{self.path} has no checkpoint yet: train it again from the start")
-        wanted = self.path / ("best" if name == "best" else f"checkpoints/{name}") if name else found[0]
-        if not checkpoint.intact(wanted, only):
+        wanted = self.path / ("best" if name == "best" else f"{checkpoint.CHECKPOINTS}/{name}") if name else found[0]
+        if (name != "best" and wanted not in found) or not checkpoint.intact(wanted, only):
             good = next((path for path in found if checkpoint.intact(path, only)), None)
             advice = f"the last good one is {good.name}: use --checkpoint {good.name}" if good else "none is left"
-            raise CheckpointError(f"checkpoint {wanted} is damaged or missing; {advice}")
+            shown = repr(name) if name else found[0].name
+            raise CheckpointError(f"checkpoint {shown} of {self.path} is damaged or missing; {advice}")
         return wanted
 
     def policy(self, agents: Sequence[int], group: Group, device: str, name: str | None = None) -> Policy:
         """A player with the trained weights of these agents, for a group they fit."""
+        if max(agents) >= self.spec.agents:
+            raise RunError(f"{self.path} has no agent {max(agents)}: it has agents 0 to {self.spec.agents - 1}")
         parts = [next(p for p in self.parts if p.herd_first <= a < p.herd_first + p.agents) for a in agents]
         players = {part.player for part in parts}
         if players == {"random"}:
@@ -110,18 +121,40 @@ class Run:
             )
         player = parts[0].player
         options = learner_options(self.plan, player)
-        policy = LEARNERS[player].make_policy(group, len(agents), options, self.plan.precision, device)
+        try:
+            policy = LEARNERS[player].make_policy(group, len(agents), options, self.plan.precision, device)
+        except (MemoryError, OverflowError, RuntimeError, ValueError) as error:
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            raise RunError(f"the networks of {self.path} cannot be made here: {reason}") from error
         arrays = checkpoint.read(self.checkpoint(name, only="policy"), "policy")
+        shapes = {n: a.shape for n, a in policy.named(policy.rows[:1])[0].items()}
         weights = []
         for agent in agents:
             prefix = f"{agent}/"
             named = {n.removeprefix(prefix): a for n, a in arrays.items() if n.startswith(prefix)}
-            weights.append({n: a.astype(np.float32, copy=False) for n, a in named.items()})
-        try:
-            policy.load_weights(weights)
-        except (KeyError, ValueError) as error:
-            raise CheckpointError(f"the weights in {self.path} do not fit its own plan: {error}") from None
+            if {n: a.shape for n, a in named.items()} != shapes or any(a.dtype != np.float32 for a in named.values()):
+                raise CheckpointError(f"the weights of agent {agent} in {self.path} do not fit its own plan")
+            weights.append(named)
+        policy.load_weights(weights)
         return policy
+
+
+def _is_file(path: Path) -> bool:
+    """Whether there is a file; no name is too long or too odd to ask about."""
+    with suppress(OSError):
+        return path.is_file()
+    return False
+
+
+def _neither_file_nor_directory(folder: Path) -> Path | None:
+    """The first link, pipe or device in a run: who writes there writes elsewhere, or waits for ever."""
+    for parent, folders, files in os.walk(folder):
+        for path in (Path(parent, name) for name in (*folders, *files)):
+            with suppress(OSError):  # a run that is being trained comes and goes
+                mode = path.lstat().st_mode
+                if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+                    return path
+    return None
 
 
 def to_json(value: Any, indent: int | None = None) -> str:

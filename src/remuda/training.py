@@ -17,7 +17,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import numpy as np
 import torch
 from pydantic import ConfigDict, Field, ValidationError
 
@@ -26,13 +25,14 @@ from remuda.check import warm_up
 from remuda.config import Options, Plan, write_yaml
 from remuda.engines import Site, cannot_run, check_engine, choose_engine, find_engine, resolve_device, staffing
 from remuda.errors import CheckpointError, ConfigError, RunError, Stopped
-from remuda.game import GameSpec
+from remuda.faults import Ledger
 from remuda.games import find_game
 from remuda.herd import assign, parameters, tolerated_lag
 from remuda.kernels import is_cached
+from remuda.limits import REMEDY, check_limits, memory_needed
 from remuda.loop import Loop
 from remuda.placement.base import Collectors, Trainers, Update
-from remuda.placement.supervise import Crew, start_failure
+from remuda.placement.supervise import Crew, Limits, start_failure
 from remuda.placement.worker import script
 from remuda.run import CONFIG, RESULT, Run, to_json
 from remuda.settings import make_plan, spec_of
@@ -45,7 +45,6 @@ from remuda.threads import one_thread_each
 
 Callback = Callable[[list[Row]], bool | None]
 LOCK = ".lock"
-REMEDY = "lower agents, worlds, memory, frames or the network's layers"
 
 
 def train(
@@ -127,7 +126,7 @@ def _go(
     plan, choice = choose_engine(plan, spec)
     check_engine(plan)
     parts = assign(plan, spec)
-    crew = Crew(stop, rehearsal=script(plan, spec))
+    crew = Crew(stop, limits=Limits.of(plan), rehearsal=script(plan, spec))
     site = Site(plan, spec, parts, resolve_device(plan.device), stop, crew, folder)
     with ExitStack() as stack:
         stack.enter_context(one_thread_each())
@@ -143,7 +142,7 @@ def _go(
         recorder = Recorder(folder, site, progress, callback, asked.set)
         crew.say = progress.say
         loop = Loop(
-            plan, collectors, trainers, recorder, stop, Update(0, trainers.rows()),
+            plan, collectors, trainers, recorder, Ledger(plan, folder, progress.say), stop, Update(0, trainers.rows()),
             free=find_engine(plan.engine).free and not plan.deterministic, max_lag=tolerated_lag(plan, parts),
         )  # fmt: skip
         if start_from:
@@ -165,6 +164,7 @@ def _go(
             if all(worker.ready for worker in crew.workers):
                 raise
             raise cannot_run(plan, start_failure(error)) from error
+        recorder.wait()
         _sum_up(loop, recorder, crew, compile_s)
         if plan.pictures and loop.finished:
             draw(Run(folder), progress)
@@ -181,36 +181,8 @@ def _build(site: Site) -> tuple[Collectors, Trainers]:
                 raise cannot_run(site.plan, start_failure(error)) from error
             raise
         raise ConfigError(f"this plan needs more memory than there is ({error}): {REMEDY}") from None
-    needed, free = memory_needed(site.plan, site.spec, collectors, trainers), free_memory()
-    if sum(needed) > free:
-        raise ConfigError(
-            f"this plan needs {sum(needed) / 2**30:,.1f} GiB of memory, {free / 2**30:,.1f} GiB are free: {REMEDY}"
-        )
+    check_limits(site, collectors, trainers)
     return collectors, trainers
-
-
-def memory_needed(plan: Plan, spec: GameSpec, collectors: Collectors, trainers: Trainers) -> tuple[int, int]:
-    """Bytes the learners will hold, and bytes of a round of episodes on its way to them."""
-    held = trainers.memory_bytes()
-    rest = 40  # bytes per agent and turn: action, age, reward, flags, what the policy adds
-    obs = sum((int(np.prod(g.obs_shape)) * np.dtype(g.obs_dtype).itemsize + rest) * g.size for g in spec.groups)
-    moving = obs * (spec.turns + 1) * plan.round_episodes * (1 + plan.lag)
-    return held, max(moving, collectors.memory_bytes())
-
-
-def free_memory() -> int:
-    """Bytes this process may still take, by the machine and by its control group."""
-    lines = Path("/proc/meminfo").read_text().splitlines()
-    free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
-    try:
-        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
-        if limit != "max":
-            statistics = dict(line.split() for line in Path("/sys/fs/cgroup/memory.stat").read_text().splitlines())
-            used = int(Path("/sys/fs/cgroup/memory.current").read_text()) - int(statistics["inactive_file"])
-            free = min(free, int(limit) - used)
-    except (OSError, ValueError, KeyError):
-        pass
-    return free
 
 
 class Facts(Options):
@@ -232,6 +204,7 @@ class Facts(Options):
     learn: list[float] = Field(min_length=2, max_length=2)
     waited_s: float = Field(ge=0)
     unfinished: list[int] = Field(default_factory=list)
+    set_aside: list[int] = Field(default_factory=list)
     best: float | None
     evaluation: dict[str, Any] | None
 
@@ -264,7 +237,7 @@ def _make(folder: Path, plan: Plan, fresh: bool) -> None:
     with storage(folder):
         if not fresh:
             checkpoint.recover(folder)
-            checkpoint.recover(folder / "checkpoints")
+            checkpoint.recover(folder / checkpoint.CHECKPOINTS)
         elif {path.name for path in folder.iterdir()} - {LOCK}:
             raise RunError(f"{folder} exists already: choose another --out, or `remuda resume {folder}`")
         else:
@@ -277,7 +250,7 @@ def _withdrawn_if_refused(folder: Path) -> Iterator[None]:
     try:
         yield
     except ConfigError:
-        if not any((folder / "checkpoints").glob("*")):
+        if not any((folder / checkpoint.CHECKPOINTS).glob("*")):
             shutil.rmtree(folder, ignore_errors=True)
         raise
 
@@ -307,7 +280,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _interruptible(asked: threading.Event, progress: Progress) -> Iterator[None]:
-    """First Ctrl-C or SIGTERM: stop and save. Second: leave at once."""
+    """First Ctrl-C, SIGTERM or closed terminal: stop and save. Second: leave at once."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -318,7 +291,10 @@ def _interruptible(asked: threading.Event, progress: Progress) -> Iterator[None]
         asked.set()
         progress.shout("stopping: saving the last whole round (again to leave at once, without saving)")
 
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup has it
+        numbers.append(signal.SIGHUP)
+    before = {number: signal.signal(number, handle) for number in numbers}
     try:
         yield
     finally:
@@ -348,6 +324,7 @@ def _restore(loop: Loop, recorder: Recorder, start_from: Path, facts: Facts) -> 
     loop.collectors.spent.wall, loop.collectors.spent.cpu = facts.collect
     recorder.learning.wall, recorder.learning.cpu = facts.learn
     loop.trainers.waited_s = facts.waited_s
+    loop.ledger.set_aside = list(facts.set_aside)
 
 
 def _introduce(progress: Progress, loop: Loop, recorder: Recorder) -> None:
@@ -431,6 +408,12 @@ def _sum_up(loop: Loop, recorder: Recorder, crew: Crew, compile_s: float) -> Non
             {"name": worker.name, "peak_memory_bytes": worker.peak_bytes, "restarts": worker.restarts}
             for worker in crew.workers
         ],
+        "failures": {
+            "episodes_failed": loop.ledger.failures,
+            "set_aside": loop.ledger.set_aside,
+            "spoilt": loop.ledger.flaws,
+            "updates_left_out": loop.ledger.lapses,
+        },
         "weights_sha256": recorder.fingerprint(),
     }
     with storage(folder):

@@ -156,7 +156,8 @@ def test_an_agent_without_enough_memories_waits_and_the_others_do_not(played: Fr
     short.alive[5:, :, 1] = False
     own.take(short)
     before = own.weights.clone()
-    report = own.update(2)
+    own.update(2)
+    report = own.report()
     assert own.steps.tolist() == [2, 0, 2]
     assert torch.equal(own.weights[1], before[1])
     assert np.isnan(report["loss"]).tolist() == [False, True, False]

@@ -22,7 +22,7 @@ from crew_jobs import DieAtOnce, Obey, SayNothing
 import proc
 from remuda.errors import ConfigError, GameError, Stopped, WorkerError
 from remuda.placement import supervise
-from remuda.placement.supervise import RESTARTS, Crew, Phase, Pulse, Worker
+from remuda.placement.supervise import RESTARTS, Crew, Limits, Phase, Pulse, Worker
 
 PATIENCE_S = 60.0
 SHORT_S = 0.5
@@ -50,7 +50,7 @@ class Office:
             name,
             job,
             lambda worker, message: self.heard.append((worker.name, message)),
-            lambda worker, why: self.lost.append((worker.name, why)),
+            lambda worker, last: self.lost.append((worker.name, str(last))),
         )
 
     def tell(self, worker: Worker, *command: Any) -> None:
@@ -88,7 +88,8 @@ def open_office() -> Iterator[Callable[..., Office]]:
     offices: list[Office] = []
 
     def start(*jobs: Any, silence_limit_s: float = PATIENCE_S, stop: Callable[[], None] = lambda: None) -> Office:
-        office = Office(Crew(stop, silence_limit_s=silence_limit_s))
+        limits = Limits(turn=silence_limit_s, update=silence_limit_s)
+        office = Office(Crew(stop, limits=limits))
         office.crew.say = office.said.append
         for number, job in enumerate(jobs or (Obey(), Obey())):
             office.hire(job, f"worker-{number}")
@@ -178,7 +179,7 @@ def test_the_dead_are_replaced_and_their_end_is_told_once(
     assert office.process(worker) != before
     assert office.process(other) == neighbour
     office.crew.step(SHORT_S)
-    assert office.lost == [("worker-0", f"worker-0 {reason}")]
+    assert office.lost == [("worker-0", reason)]
     assert len(office.said) == 1
     assert office.said[0].startswith(f"worker-0 {reason}")
     assert (worker.restarts, other.restarts) == (1, 0)
@@ -188,11 +189,11 @@ def test_whoever_loses_a_worker_finds_it_replaced(open_office: Callable[..., Off
     """What is sent from `lose` reaches the one who comes after, although it is not ready yet."""
     office = open_office(Obey())
     worker = office.crew.workers[0]
-    worker.lose = lambda worker, why: office.tell(worker, "echo", why)
+    worker.lose = lambda worker, last: office.tell(worker, "echo", str(last))
     office.crew.start()
     office.tell(worker, "exit", 3)
     office.wait(lambda: bool(office.heard))
-    assert office.heard == [("worker-0", "worker-0 ended with exit code 3 (last: taking, turn 1)")]
+    assert office.heard == [("worker-0", "ended with exit code 3 (last: taking, turn 1)")]
 
 
 @pytest.mark.parametrize("words", [1, 100])
@@ -218,7 +219,7 @@ def test_a_hung_worker_is_killed_and_replaced(open_office: Callable[..., Office]
     office.wait(lambda: bool(office.lost) and worker.ready)
     ((name, why),) = office.lost
     assert name == "worker-0"
-    assert re.fullmatch(r"worker-0 silent for \d+ s \(last: playing, turn 4\)", why)
+    assert re.fullmatch(r"was silent for \d+ s and was ended \(last: playing, turn 4\)", why)
     assert not before.alive
     assert office.process(worker) != before
     assert office.process(other) == neighbour, "who is not waited for may be silent"
@@ -290,12 +291,11 @@ def test_deaths_between_which_something_was_done_do_not_add_up(office: Office) -
     assert worker.restarts == RESTARTS + 2
 
 
-def test_who_is_never_ready_is_not_waited_for_for_ever(
-    open_office: Callable[..., Office], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(supervise, "START_LIMIT_S", 1.0)
-    with pytest.raises(WorkerError, match="worker-0 did not start within 1 s"):
-        open_office(SayNothing()).crew.start()
+def test_who_is_never_ready_is_not_waited_for_for_ever(open_office: Callable[..., Office]) -> None:
+    office = open_office(SayNothing())
+    office.crew.limits = Limits(start=1.0)
+    with pytest.raises(WorkerError, match="worker-0 did not start within 1 s: raise start_limit_s"):
+        office.crew.start()
 
 
 def test_a_fork_server_that_died_a_moment_ago_is_tried_again(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -416,7 +416,8 @@ def test_a_pulse_has_a_row_for_everybody() -> None:
     pulse.beat(1, Phase.PLAYING, 12)
     pulse.note_version(1, 5)
     pulse.note_version(2, 6)
-    assert [pulse.last(worker) for worker in range(3)] == ["starting, turn 0", "playing, turn 12", "starting, turn 0"]
+    starting = (Phase.STARTING, 0)
+    assert [pulse.last(worker) for worker in range(3)] == [starting, (Phase.PLAYING, 12), starting]
     assert [pulse.version(worker) for worker in range(3)] == [0, 5, 6]
     assert all(0 <= pulse.silence_s(worker) <= time.monotonic() - began for worker in range(3))
     time.sleep(0.02)
@@ -424,7 +425,7 @@ def test_a_pulse_has_a_row_for_everybody() -> None:
     assert pulse.silence_s(0) > 0.02
     assert pulse.silence_s(2) < pulse.silence_s(0)
     pulse.memory.close()
-    assert pulse.last(2) == "asking, turn 1", "the descriptor is not needed any more"
+    assert pulse.last(2) == (Phase.ASKING, 1), "the descriptor is not needed any more"
 
 
 def test_a_beat_in_a_worker_is_seen_here(open_office: Callable[..., Office]) -> None:
@@ -432,7 +433,7 @@ def test_a_beat_in_a_worker_is_seen_here(open_office: Callable[..., Office]) -> 
     office.crew.start()
     pulse = office.crew.pulse
     office.answer(office.crew.workers[1], "chatter", 0.01)
-    expected = ["waiting, turn 0", "playing, turn 0", "waiting, turn 0"]
+    expected = [(Phase.WAITING, 0), (Phase.PLAYING, 0), (Phase.WAITING, 0)]
     office.wait(lambda: [pulse.last(worker) for worker in range(3)] == expected)
     before = time.monotonic()
     office.wait(lambda: time.monotonic() - pulse.silence_s(1) > before)

@@ -264,7 +264,7 @@ class Stops:
         if victim is traffic.publisher:
             self.in_writing += being_written(traffic.board)
         elif victim in traffic.readers:
-            self.in_reading += traffic.crew.pulse.last(victim.index).startswith(Phase.TAKING.name.lower())
+            self.in_reading += traffic.crew.pulse.last(victim.index)[0] is Phase.TAKING
 
     def release(self) -> None:
         """Let whoever is stopped go on."""

@@ -17,6 +17,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import remuda
+from remuda import checkpoint
 from remuda.errors import RunError
 
 PLANS: dict[str, dict[str, Any]] = {
@@ -248,9 +249,16 @@ def test_an_interrupt_before_the_first_round_ends(words: list[str], tmp_path: Pa
 @pytest.mark.parametrize("name", PLANS)
 @pytest.mark.parametrize("evaluate_every", [0, 3])
 def test_dying_at_any_round(
-    trained: Any, train: Any, books: Any, tmp_path: Path, name: str, evaluate_every: int
+    trained: Any,
+    train: Any,
+    books: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    name: str,
+    evaluate_every: int,
 ) -> None:
     """A copy of the directory while it is being trained is what a killed process leaves."""
+    monkeypatch.setattr(checkpoint.Writer, "do", lambda self, work: work())  # not when it likes
     plan = {**PLANS[name], "total_episodes": 15, "checkpoint_every": 6, "evaluate_every": evaluate_every}
     whole = trained(**plan)
     train(callback=lambda rows: bool(shutil.copytree(tmp_path / "run", tmp_path / f"dead{rows[0]['round']}")), **plan)

@@ -16,7 +16,7 @@ from remuda.errors import CheckpointError, ConfigError
 from remuda.fragment import Fragment
 from remuda.game import Group
 from remuda.learners.iqn_network import IQNNetwork, Noise
-from remuda.learners.learner import Learner, Post, State
+from remuda.learners.learner import NOT_FINITE, Learner, Post, State
 from remuda.learners.memory import Batch, Memory
 from remuda.learners.schedule import PerAgent, schedule
 from remuda.learners.stack import LEAST_ROWS, Adam, StackedPolicy, chunks, init_keys, pad_windows, stack_frames
@@ -110,6 +110,7 @@ class IQN(Learner):
         self.adam = Adam(self.weights)
         self.updates = 0  # due so far, whether or not an agent had enough to learn from
         self.steps = np.zeros(post.agents, np.int64)  # really made
+        self._forget_sums()
         self._rate = schedule("lr", options.lr, post.numbers)
         self._epsilon = schedule("epsilon", options.epsilon, post.numbers, high=1.0)
         self._gamma = schedule("gamma", options.gamma, post.numbers, high=1.0)
@@ -153,10 +154,9 @@ class IQN(Learner):
         """Remember it."""
         self.memory.take(fragment, self.post.first)
 
-    def update(self, count: int) -> dict[str, NDArray[np.float64]]:
+    def update(self, count: int) -> None:
         """Make `count` updates per agent, chunk by chunk so that a chunk's weights stay in the cache."""
-        losses = np.zeros(self.post.agents)
-        norms = np.zeros(self.post.agents)
+        made = np.zeros(self.post.agents, np.int64)
         starts = self.options.learning_starts or self.options.batch_size
         ready = self.memory.counts >= starts
         for run_first, run_last in _runs(ready):
@@ -164,17 +164,32 @@ class IQN(Learner):
                 first, last = run_first + low, run_first + high
                 for i in range(count):
                     loss, norm = self._update(first, last, self.updates + i)
-                    losses[first:last] += loss / count
-                    norms[first:last] += norm / count
-        self.steps[ready] += count
+                    good = np.isfinite(norm)
+                    self._losses[first:last] += np.where(good, loss, 0.0)
+                    self._norms[first:last] += np.where(good, norm, 0.0)
+                    made[first:last] += good
+        self.steps += made
+        self._made += made
+        self.leave_out(np.where(ready, count - made, 0), NOT_FINITE)
         self.updates += count
-        epsilon = self._epsilon.at(self.updates, self.post.total_updates)
-        learned = ready & (count > 0)
-        return {
-            "loss": np.where(learned, losses, np.nan),
-            "grad_norm": np.where(learned, norms, np.nan),
-            "epsilon": epsilon,
+
+    def report(self) -> dict[str, NDArray[np.float64]]:
+        """Means over the updates, and the ε there is now."""
+        each = np.where(self._made > 0, self._made, np.nan)
+        result = {
+            "loss": self._losses / each,
+            "grad_norm": self._norms / each,
+            "epsilon": self._epsilon.at(self.updates, self.post.total_updates),
         }
+        self._forget_sums()
+        return result
+
+    def _forget_sums(self) -> None:
+        self._losses, self._norms, self._made = np.zeros((3, self.post.agents))
+
+    def skip(self, count: int) -> None:
+        """Schedules and random streams go on; memory stays."""
+        self.updates += count
 
     def _update(self, first: int, last: int, update: int) -> tuple[NDArray[Any], NDArray[Any]]:
         """One gradient step for agents first … last-1; returns their losses and gradient norms."""

@@ -14,11 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remuda.config import Options
+from remuda.faults import Lapse, trace_of
 from remuda.fragment import Fragment
 from remuda.game import Group
 from remuda.policy import Policy
 
 State = dict[str, NDArray[Any]]
+NOT_FINITE = "their gradients were not finite"
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class Learner(ABC):
     max_lag: int
     """How many versions old its data may be."""
     metrics: tuple[str, ...]
-    """What `update` reports."""
+    """What `report` reports."""
     steps: NDArray[np.int64]
     """Gradient steps each agent really made, (agents,)."""
     keeps_fragments: bool = False
@@ -68,6 +70,7 @@ class Learner(ABC):
     def __init__(self, post: Post, options: Any) -> None:
         self.post = post
         self.options = options
+        self.lapses: list[Lapse] = []  # not told yet
 
     @classmethod
     @abstractmethod
@@ -88,8 +91,34 @@ class Learner(ABC):
         """Keep what happened to this learner's agents."""
 
     @abstractmethod
-    def update(self, count: int) -> dict[str, NDArray[np.float64]]:
-        """Make `count` gradient steps per agent; return metrics, each (agents,)."""
+    def update(self, count: int) -> None:
+        """Make `count` gradient steps per agent."""
+
+    @abstractmethod
+    def report(self) -> dict[str, NDArray[np.float64]]:
+        """Metrics of the updates since it was last asked, each (agents,), nan where there were none."""
+
+    @abstractmethod
+    def skip(self, count: int) -> None:
+        """Let the clocks go on as if `count` updates had been made; forget what was taken for them alone."""
+
+    def fail(self, count: int, error: Exception) -> None:
+        """`count` updates raised: go on with the weights there are."""
+        self.skip(count)
+        first = self.post.herd_first
+        what = f"learning raised {type(error).__name__}: {error}"
+        self.lapses.append(Lapse((first, first + self.post.agents), count, what, trace_of(error)))
+
+    def leave_out(self, counts: NDArray[np.int64], what: str) -> None:
+        """Note updates, (agents,), that were not made so that the weights stay good."""
+        for agent in np.flatnonzero(counts):
+            number = int(self.post.herd_first + agent)
+            self.lapses.append(Lapse((number, number + 1), int(counts[agent]), what))
+
+    def tell_lapses(self) -> list[Lapse]:
+        """Those not told yet."""
+        lapses, self.lapses = self.lapses, []
+        return lapses
 
     @abstractmethod
     def state(self) -> State:

@@ -22,7 +22,7 @@ from remuda.fragment import Fragment, of_agents
 from remuda.game import Group
 from remuda.kernels import kernel
 from remuda.learners.experience import Experience, Statistics, discount_advantages, lived, windows
-from remuda.learners.learner import Learner, Post, State
+from remuda.learners.learner import NOT_FINITE, Learner, Post, State
 from remuda.learners.ppo_network import PPONetwork
 from remuda.learners.schedule import PerAgent, schedule
 from remuda.learners.stack import (
@@ -147,6 +147,7 @@ class PPO(Learner):
         self._entropy = schedule("entropy", options.entropy, post.numbers)
         self._gamma = schedule("gamma", options.gamma, post.numbers, high=1.0)
         self._fragments: list[Fragment] = []
+        self._report = self._nothing()
         self._pool: ThreadPoolExecutor | None = None
 
     @classmethod
@@ -234,24 +235,36 @@ class PPO(Learner):
             x = x.sub_(centre).div_(spread)
         return x
 
-    def update(self, count: int) -> dict[str, NDArray[np.float64]]:
+    def update(self, count: int) -> None:
         """Learn `passes` times from what was taken; `count` only moves the schedules."""
-        report = {name: np.full(self.post.agents, np.nan) for name in self.metrics}
+        report = self._report
         lives = self._lives()
+        left_out = np.zeros(self.post.agents, np.int64)
         for agent, life in enumerate(lives):
-            self.returns.add(agent, life.returns[:, None].astype(np.float64))
+            if np.isfinite(life.returns).all():
+                self.returns.add(agent, life.returns[:, None].astype(np.float64))
         for low, high in self._alike([len(life.actions) for life in lives]):
             own = Experience(*(np.stack(arrays) for arrays in zip(*lives[low:high], strict=True)))
-            for name, values in self._learn(own, low, high).items():
-                report[name][low:high] = values
-            self.steps[low:high] += self.options.passes * self.options.minibatches
+            values, made = self._learn(own, low, high)
+            for name, column in values.items():
+                report[name][low:high] = column
+            self.steps[low:high] += made
+            left_out[low:high] = self.options.passes * self.options.minibatches - made
+        self.leave_out(left_out, NOT_FINITE)
         if self.options.normalise_observations:  # only now: what was played was seen by the old measure
             for agent, life in enumerate(lives):
                 seen = life.windows[:, -self.network.obs_size :].astype(np.float64) * self.network.scale
                 self.observed.add(agent, seen)
         self.passes += self.options.passes
         self.updates += count
+
+    def report(self) -> dict[str, NDArray[np.float64]]:
+        """Means over the gradient steps of the last round."""
+        report, self._report = self._report, self._nothing()
         return report
+
+    def _nothing(self) -> dict[str, NDArray[np.float64]]:
+        return {name: np.full(self.post.agents, np.nan) for name in self.metrics}
 
     def _lives(self) -> list[Experience]:
         """What each agent lived through in the fragments taken, which are then forgotten; no agents axis."""
@@ -284,18 +297,27 @@ class PPO(Learner):
                     yield first + low, first + high
             first += size
 
-    def _learn(self, own: Experience, low: int, high: int) -> dict[str, NDArray[np.float64]]:
-        """All passes over the round for agents low … high-1; returns means over the gradient steps."""
+    def skip(self, count: int) -> None:
+        """Schedules and random streams go on; what was taken is forgotten."""
+        self._fragments = []
+        self.passes += self.options.passes
+        self.updates += count
+
+    def _learn(self, own: Experience, low: int, high: int) -> tuple[dict[str, NDArray[np.float64]], NDArray[np.int64]]:
+        """All passes over the round for agents low … high-1; returns means over the gradient steps, and how many."""
         rate = self._rate.at(self.updates, self.post.total_updates)[low:high]
         sums = {name: np.zeros(high - low) for name in self.metrics}
+        made = np.zeros(high - low, np.int64)
         for epoch in range(self.options.passes):
             for batch in self._minibatches(own, low, high, epoch):
                 grad, parts = self._gradient(batch, low, high)
                 parts["grad_norm"] = self.adam.step(low, high, grad, rate, self.options.grad_clip)
+                good = np.isfinite(parts["grad_norm"].cpu().numpy())
+                made += good
                 for name, value in parts.items():
-                    sums[name] += value.cpu().numpy()
-        steps = self.options.passes * self.options.minibatches
-        return {name: values / steps for name, values in sums.items()}
+                    sums[name] += np.where(good, value.cpu().numpy(), 0.0)
+        each = np.where(made > 0, made, np.nan)
+        return {name: values / each for name, values in sums.items()}, made
 
     def _minibatches(self, own: Experience, low: int, high: int, epoch: int) -> Iterator[Experience]:
         """The round in another order in each pass, with advantages as the loss wants them."""

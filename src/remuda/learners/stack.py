@@ -267,10 +267,16 @@ class Adam:
         return {"weights": self.rows, "adam.mean": self.mean, "adam.square": self.square, "adam.counts": self.counts}
 
     def step(self, first: int, last: int, grad: Tensor, rates: NDArray[np.float64], clip: float) -> Tensor:
-        """Move agents first … last-1 against their gradients; returns the norms of these."""
+        """Move agents first … last-1 against their gradients; returns the norms of these.
+
+        An agent whose gradient is not finite stays as it is.
+        """
         norm: Tensor = torch.linalg.vector_norm(grad, dim=1)
         grad.mul_((clip / norm.clamp(min=clip)).unsqueeze(1))
+        good = torch.isfinite(norm).tolist()
         for i in range(first, last):
+            if not good[i - first]:
+                continue
             adam(
                 [self.rows[i]], [grad[i - first]], [self.mean[i]], [self.square[i]], [], [self.counts[i]],
                 fused=True, amsgrad=False, beta1=0.9, beta2=self.beta2, lr=float(rates[i - first]),

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from remuda.collect import Task
+from remuda.collect import Flaw, Task
 from remuda.config import Plan
+from remuda.faults import Failure, Lapse
 from remuda.fragment import Fragment, Purpose, cut
 from remuda.placement.slots import Token
 from remuda.policy import UNVERSIONED
@@ -42,6 +43,7 @@ class Update:
     rows: Rows | None  # None: the trainers have published them themselves
     metrics: dict[int, dict[str, NDArray[np.float64]]] = field(default_factory=dict)
     spent: Spent = field(default_factory=Spent)
+    lapses: Sequence[Lapse] = ()  # updates that were left out
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,8 @@ class Delivery:
     fragments: Sequence[Fragment]
     release: Callable[[], None] = lambda: None
     token: Token | None = None  # the slot it lies in, if it lies in one
+    flaws: Sequence[Flaw] = ()  # numbers in it that nobody can learn from
+    failure: Failure | None = None  # why there are no fragments
 
     @property
     def episodes(self) -> int:

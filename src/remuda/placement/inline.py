@@ -5,14 +5,15 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from threading import Lock
 from typing import Any
 
 from remuda.collect import Manner, Player, Players, Seat, Task, room, shares
-from remuda.errors import OrderError
+from remuda.errors import GameError, OrderError
+from remuda.faults import Failure, trace_of
 from remuda.fragment import Fragment, Purpose, cut
-from remuda.game import GameEntry
+from remuda.game import GameEntry, GameSpec
 from remuda.placement.base import Collectors, Delivery, Piece, Rows, Spent, Update
 from remuda.placement.local import LocalTrainers
 from remuda.telemetry.timeline import span
@@ -34,6 +35,7 @@ class InlineCollectors(Collectors):
     def __init__(
         self,
         entry: GameEntry,
+        spec: GameSpec,
         options: Mapping[str, Any],
         seats: Sequence[Seat],
         manner: Manner,
@@ -41,6 +43,7 @@ class InlineCollectors(Collectors):
         stop: Callable[[], None],
     ) -> None:
         self.spent = Spent()
+        self._spec = spec
         self._seats = seats
         self._manner = manner
         self._threads = threads
@@ -48,6 +51,7 @@ class InlineCollectors(Collectors):
         self._turn_s: dict[int, list[float]] = {}  # by episodes in the task
         self._counting = Lock()  # of processor time; the data needs none
         self._tasks: deque[Task] = deque()
+        self._ready: deque[Delivery] = deque()  # played
         self._players = Players(entry, options, manner, lambda game: Player(game, seats, manner))
         self._pool: ThreadPoolExecutor | None = None
 
@@ -65,21 +69,26 @@ class InlineCollectors(Collectors):
         self._tasks.append(task)
 
     def recv(self, timeout_s: float) -> Delivery:
-        """Play the next task now."""
-        if not self._tasks:
-            raise OrderError("recv() without a task: call send() first")
-        task = self._tasks.popleft()
+        """Play the next task now, if nothing is left of the last one."""
+        if not self._ready:
+            if not self._tasks:
+                raise OrderError("recv() without a task: call send() first")
+            began = time.perf_counter()
+            self._ready.extend(self._play_task(self._tasks.popleft()))
+            self.spent.wall += time.perf_counter() - began
+        return self._ready.popleft()
+
+    def _play_task(self, task: Task) -> list[Delivery]:
+        """In one piece, or in several where threads share it and one of them fails."""
+        parts = self._split(task)
+        if len(parts) > 1:
+            return self._play_together(task, parts)
         began = time.perf_counter()
-        players = [self._players.begin(part, thread) for thread, part in enumerate(self._split(task))]
-        if len(players) == 1:
-            fragments = self._play(players[0], players[0].room())
-            trials = self._turn_s.setdefault(len(task.episodes), [])
-            if len(trials) < TRIALS:
-                trials.append((time.perf_counter() - began) / max(fragments[0].turns, 1))
-        else:
-            fragments = self._play_together(task, players)
-        self.spent.wall += time.perf_counter() - began
-        return Delivery(task, fragments)
+        delivery = self._play(task, 0, room(self._spec, self._seats, self._manner, task))
+        trials = self._turn_s.setdefault(len(task.episodes), [])
+        if len(trials) < TRIALS and delivery.failure is None:
+            trials.append((time.perf_counter() - began) / max(delivery.fragments[0].turns, 1))
+        return [delivery]
 
     def _split(self, task: Task) -> list[Task]:
         """Balanced parts of neighbouring worlds, one per thread that is worth it."""
@@ -95,26 +104,35 @@ class InlineCollectors(Collectors):
             return 1
         return max(1, min(self._threads, int(min(trials) / THREAD_TURN_S)))
 
-    def _play_together(self, task: Task, players: list[Player]) -> list[Fragment]:
-        """Every player fills its own columns of fragments that all share."""
+    def _play_together(self, task: Task, parts: list[Task]) -> list[Delivery]:
+        """Every thread fills its own columns of fragments that all share."""
         assert self._pool is not None, "start() first"
-        rooms = room(players[0].game.spec, self._seats, self._manner, task)
+        rooms = room(self._spec, self._seats, self._manner, task)
         jobs, first = [], 0
-        for player in players:
-            worlds = slice(first, first + player.game.worlds)
-            jobs.append(self._pool.submit(self._play, player, [cut(whole, worlds) for whole in rooms]))
+        for thread, part in enumerate(parts):
+            worlds = slice(first, first + len(part.episodes))
+            jobs.append(self._pool.submit(self._play, part, thread, [cut(whole, worlds) for whole in rooms]))
             first = worlds.stop
+        wait(jobs)  # nobody may still be playing when one of them raises
         done = [job.result() for job in jobs]
-        turns = max(fragments[0].turns for fragments in done)
-        return [cut(whole, slice(None), turns) for whole in rooms]
+        if any(delivery.failure for delivery in done):
+            return done
+        turns = max(delivery.fragments[0].turns for delivery in done)
+        flaws = [flaw for delivery in done for flaw in delivery.flaws]
+        return [Delivery(task, [cut(whole, slice(None), turns) for whole in rooms], flaws=flaws)]
 
-    def _play(self, player: Player, out: Sequence[Fragment]) -> list[Fragment]:
+    def _play(self, task: Task, thread: int, out: Sequence[Fragment]) -> Delivery:
         began = time.thread_time()
-        with span("collect"):
-            fragments = player.play(out, self._stop)
+        try:
+            player = self._players.begin(task, thread)
+            with span("collect"):
+                fragments = player.play(out, self._stop)
+        except GameError as error:
+            self._players.forget(task, thread)
+            return Delivery(task, (), failure=Failure.of(task, "loop", error.turn, str(error), trace_of(error), out))
         with self._counting:
             self.spent.cpu += time.thread_time() - began
-        return fragments
+        return Delivery(task, fragments, flaws=player.flaws)
 
     def publish(self, rows: Rows, version: int, purpose: Purpose = Purpose.TRAIN) -> None:
         """Load them; all players share the same policies."""

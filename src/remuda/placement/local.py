@@ -3,39 +3,61 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from remuda.collect import shares
 from remuda.config import Plan
 from remuda.learners.learner import Learner
 from remuda.placement.base import Piece, Rows, Spent, Trainers, Update, late, under
 from remuda.telemetry.timeline import span
 from remuda.threads import thread_pool
 
+PORTIONS = 4
+"""Portions of a round's updates where threads share the slices of a herd: nobody waits longer for one than it takes."""
 Report = tuple[dict[str, NDArray[np.float64]], float]
 """What a learner says of a round, and the processor time it took."""
 
 
 class Lesson:
-    """A round to be learned, by one learner after another or by several at once."""
+    """A round to be learned, by one learner after another or by several at once, in one go or in portions."""
 
     def __init__(self, number: int, pieces: list[Piece], updates: int) -> None:
         self.began = time.perf_counter()
         self.number, self.pieces, self.updates = number, pieces, updates
         self.deliveries = [piece.fragments for piece in pieces]
 
+    def portions(self, learner: Learner) -> list[int]:
+        """The updates in portions between which another thread may go on with this learner."""
+        cut = learner.piecemeal and self.updates > 1
+        return [last - first for first, last in shares(self.updates, PORTIONS)] if cut else [self.updates]
+
     def teach(self, learner: Learner) -> Report:
         """Have one learner take it and make its updates."""
+        spent = self.take(learner) + self.update(learner, self.updates)
+        return learner.report(), spent
+
+    def take(self, learner: Learner) -> float:
+        """Have one learner take it in; returns the processor time. One that raises goes on without."""
+        return self._timed(
+            "take", learner, 0, lambda: [learner.take(own[learner.post.group_index]) for own in self.deliveries]
+        )
+
+    def update(self, learner: Learner, count: int) -> float:
+        """Have one learner make updates; returns the processor time. One that raises goes on with its weights."""
+        return self._timed("update", learner, count, lambda: learner.update(count))
+
+    def _timed(self, name: str, learner: Learner, count: int, work: Callable[[], object]) -> float:
         before = time.thread_time() + learner.helpers_cpu_s
-        with span("take"):
-            for fragments in self.deliveries:
-                learner.take(fragments[learner.post.group_index])
-        with span("update"):
-            report = learner.update(self.updates)
-        return report, time.thread_time() + learner.helpers_cpu_s - before
+        try:
+            with span(name):
+                work()
+        except Exception as error:
+            learner.fail(count, error)
+        return time.thread_time() + learner.helpers_cpu_s - before
 
 
 class LocalTrainers(Trainers):
@@ -68,11 +90,12 @@ class LocalTrainers(Trainers):
             piece.release()
         spent = Spent(time.perf_counter() - lesson.began, sum(cpu for _, cpu in reports))
         metrics, first = {}, 0
+        lapses = [lapse for slices in self.learners.values() for learner in slices for lapse in learner.tell_lapses()]
         for part, slices in self.learners.items():
             own = [report for report, _ in reports[first : first + len(slices)]]
             metrics[part] = {name: np.concatenate([report[name] for report in own]) for name in own[0]}
             first += len(slices)
-        return Update(lesson.number, self.rows(), metrics, spent)
+        return Update(lesson.number, self.rows(), metrics, spent, lapses)
 
     def close(self) -> None:
         """End the threads and let the learners go."""
@@ -100,13 +123,13 @@ class LocalTrainers(Trainers):
         return sum(learner.memory_bytes() for slices in self.learners.values() for learner in slices)
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """Everything the next update depends on, however the herd is sliced."""
+        """Everything the next update depends on, however the herd is sliced: a snapshot."""
         result = {}
         for part, slices in self.learners.items():
             states = [learner.state() for learner in slices]
             for name in states[0]:
                 arrays = [state[name] for state in states]
-                result[f"{part}/{name}"] = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+                result[f"{part}/{name}"] = np.concatenate(arrays)  # a copy also of one
         return result
 
     def restore(self, version: int, state: Mapping[str, NDArray[Any]]) -> None:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from remuda.fragment import Fragment, Purpose
 from remuda.placement.base import Rows
 from remuda.placement.pool import PoolCollectors
-from remuda.placement.supervise import Worker
+from remuda.placement.supervise import Last, Worker
 from remuda.placement.worker import Answer, Ask
 from remuda.policy import Sight
 from remuda.telemetry.timeline import span
@@ -35,9 +35,9 @@ class LockstepCollectors(PoolCollectors):
         super()._hear(worker, message)
         self._answer_if_enough()
 
-    def _lose(self, worker: Worker, why: str) -> None:
+    def _lose(self, worker: Worker, last: Last) -> None:
         self._asking.pop(worker.index, None)
-        super()._lose(worker, why)
+        super()._lose(worker, last)
         self._answer_if_enough()
 
     def _answer_if_enough(self) -> None:

@@ -9,20 +9,19 @@ from typing import Any
 
 from remuda.collect import Manner, Seat, Task
 from remuda.config import Plan
-from remuda.errors import GameError, OrderError, WorkerError
+from remuda.errors import OrderError, WorkerError
+from remuda.faults import Failure
 from remuda.fragment import Purpose
 from remuda.game import GameSpec
 from remuda.herd import Part
 from remuda.placement.base import Collectors, Delivery, Rows, Spent
 from remuda.placement.slots import Layout, Owners, Room, Token
-from remuda.placement.supervise import Crew, Worker
+from remuda.placement.supervise import Crew, Last, Phase, Worker
 from remuda.placement.weights import Board
-from remuda.placement.worker import CollectJob, Play, Played
+from remuda.placement.worker import Broke, CollectJob, Play, Played
 
 AHEAD = 2
 """Tasks a worker has at once: one it plays and one it can go on with while we are busy."""
-ATTEMPTS = 3
-"""Times a task is played when its workers keep dying of it."""
 LOOP = "loop"  # who owns a slot that is filled and not yet given back
 
 
@@ -66,7 +65,6 @@ class PoolCollectors(Collectors):
         self._workers = [crew.hire(f"collect-{i}", self.job, self._hear, self._lose) for i in range(shape.workers)]
         self._waiting: deque[Task] = deque()
         self._dealt: dict[Token, Dealt] = {}
-        self._attempts: dict[Task, int] = {}
         self._ready: deque[Delivery] = deque()
 
     def start(self) -> None:
@@ -116,42 +114,53 @@ class PoolCollectors(Collectors):
         return self._ready.popleft()
 
     def _hear(self, worker: Worker, message: Any) -> None:
-        if isinstance(message, Played):
+        if isinstance(message, Played | Broke):
             self._done(worker, message)
 
-    def _done(self, worker: Worker, message: Played) -> None:
+    def _done(self, worker: Worker, message: Played | Broke) -> None:
         token = message.token
         if token not in self._dealt or not self.owners.holds(token, worker.name):
             return  # of a worker that was given up and spoke after all
-        task = self._dealt.pop(token).task
-        self._attempts.pop(task, None)
-        self.owners.move(token, worker.name, LOOP)
-        fragments = self.room.fragments(token.slot, task, self.manner, message.turns)
-        self._ready.append(Delivery(task, fragments, lambda: self.owners.give_back(token, LOOP), token))
-        self.spent.cpu += message.cpu_s
-        self.waited_s += message.waited_s
-        worker.peak_bytes = max(worker.peak_bytes, message.peak_bytes)
+        if isinstance(message, Broke):
+            self._fail(self._dealt[token], message.turn, message.what, message.trace)
+            self.owners.give_back(token, worker.name)
+        else:
+            self._deliver(self._dealt.pop(token), message)
         worker.busy = any(dealt.worker is worker for dealt in self._dealt.values())
         self._deal()
 
-    def _lose(self, worker: Worker, why: str) -> None:
-        """Take back what it had and have it played again."""
+    def _deliver(self, dealt: Dealt, message: Played) -> None:
+        task, token, worker = dealt.task, dealt.token, dealt.worker
+        self.owners.move(token, worker.name, LOOP)
+        fragments = self.room.fragments(token.slot, task, self.manner, message.turns)
+
+        def release() -> None:
+            self.owners.give_back(token, LOOP)
+
+        self._ready.append(Delivery(task, fragments, release, token, message.flaws))
+        self.spent.cpu += message.cpu_s
+        self.waited_s += message.waited_s
+        worker.peak_bytes = max(worker.peak_bytes, message.peak_bytes)
+
+    def _fail(self, dealt: Dealt, turn: int, what: str, trace: str) -> None:
+        """Deliver the failure of what a worker was playing; the actions so far are in its slot."""
+        task = self._dealt.pop(dealt.token).task
+        out = self.room.fragments(dealt.token.slot, task, self.manner)
+        failure = Failure.of(task, dealt.worker.name, turn, f"{dealt.worker.name}: {what}", trace, out)
+        self._ready.append(Delivery(task, (), failure=failure))
+
+    def _lose(self, worker: Worker, last: Last) -> None:
+        """Take back what it had: what it was playing has failed, the rest is only dealt again."""
         mine = [dealt for dealt in self._dealt.values() if dealt.worker is worker]
+        if mine and last.phase in (Phase.PLAYING, Phase.ASKING):
+            at = mine.pop(0)
+            where = f"turn {last.turn} of {at.task}, {self.manner.places(at.task)}, seed {self.plan.seed}"
+            self._fail(at, last.turn, f"{last.why} in {where}", "")
         self.owners.reclaim(worker.name)
-        for number, dealt in enumerate(reversed(mine)):
+        for dealt in reversed(mine):
             del self._dealt[dealt.token]
-            if number == len(mine) - 1:  # the one it was at
-                self._count_attempt(dealt.task, why)
             self._waiting.appendleft(dealt.task)
         self._deal()
-
-    def _count_attempt(self, task: Task, why: str) -> None:
-        attempts = self._attempts[task] = self._attempts.get(task, 0) + 1
-        if attempts >= ATTEMPTS:
-            raise GameError(
-                f"{task.purpose} episodes {task.episodes[0]} to {task.episodes[-1]}, seed {self.plan.seed}, ended "
-                f"{attempts} workers, the last one so: {why}; engine=sequential plays them in this process"
-            )
 
     def publish(self, rows: Rows, version: int, purpose: Purpose = Purpose.TRAIN) -> None:
         """Put them on the board; workers look before an episode."""

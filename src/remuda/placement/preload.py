@@ -20,7 +20,8 @@ from remuda.placement.worker import rehearse
 from remuda.threads import one_thread_each
 
 if REHEARSE in os.environ:  # in a fork server, not in somebody who only looks at us
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # told to everybody, it must not take the workers with it
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # told to everybody, it must not take the workers with it
 
 with suppress(Exception), one_thread_each():  # a rehearsal that fails only makes the workers start slower
     script = json.loads(os.environ.pop(REHEARSE))

@@ -16,9 +16,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from remuda import checkpoint
+from remuda.checkpoint import CHECKPOINTS
 from remuda.collect import Manner, Task, shares
 from remuda.config import Plan
 from remuda.errors import WorkerError
+from remuda.faults import Lapse
 from remuda.fragment import Purpose, copied, cut
 from remuda.game import GameSpec
 from remuda.herd import Part, make_learner
@@ -26,7 +29,7 @@ from remuda.learners.learner import Learner
 from remuda.placement.base import Piece, Rows, Spent, Trainers, Update, late, under
 from remuda.placement.shared import recv_arrays, send_arrays
 from remuda.placement.slots import Room, Token
-from remuda.placement.supervise import Crew, Life, Phase, Ready, Worker
+from remuda.placement.supervise import Crew, Last, Life, Phase, Ready, Worker
 from remuda.placement.weights import Board, Reader
 from remuda.placement.worker import CollectJob
 from remuda.telemetry.timeline import span
@@ -70,6 +73,7 @@ class Learned:
     spent: Spent
     waited_s: float
     peak_bytes: int
+    lapses: list[Lapse]
 
 
 @dataclass(frozen=True)
@@ -84,9 +88,12 @@ class Saving:
 
 @dataclass(frozen=True)
 class Restore:
-    """Become what follows, as arrays, after so many rounds."""
+    """Become what follows, as arrays, which was so after `saved` rounds, and go on after `rounds`."""
 
+    saved: int
     rounds: int
+    have: int = 0  # episodes of the next round that are not to be waited for
+    report: bool = False  # somebody waits to hear that the last of these rounds is learned
 
 
 def split(parts: Sequence[Part], learners: int) -> list[list[Slice]]:
@@ -113,6 +120,11 @@ def batches(plan: Plan, piecemeal: bool, number: int) -> list[int]:
 def publications(plan: Plan, piecemeal: bool, rounds: int) -> int:
     """Versions published by a learner after so many rounds, the first weights not counted."""
     return sum(len(batches(plan, piecemeal, number)) for number in range(1, rounds + 1))
+
+
+def _mark(rounds: int) -> str:
+    """The line of a schedule that says everything up to here is in the state of so many rounds."""
+    return json.dumps({"saved": rounds}) + "\n"
 
 
 @dataclass(frozen=True)
@@ -163,10 +175,10 @@ class Student:
             if isinstance(message, Take):
                 self._take(message)
             elif isinstance(message, Save):
-                self.connection.send(Saving())
-                send_arrays(self.connection, self._state(), pid=0)
+                self.life.beat(Phase.SAVING)
+                send_arrays(self.connection, self._state(), pid=0, word=Saving())
             elif isinstance(message, Restore):
-                self._restore(message.rounds, recv_arrays(self.connection))
+                self._restore(message, recv_arrays(self.connection))
 
     def _take(self, message: Take) -> None:
         began, cpu = time.perf_counter(), time.process_time()
@@ -176,8 +188,11 @@ class Student:
             post = learner.post
             own = cut(whole[post.group_index], slice(*message.worlds))
             self._lags.update(late([replace(own, versions=own.versions[:, post.first : post.last])], version))
-            with span("take"):
-                learner.take(copied(own) if learner.keeps_fragments else own)
+            try:
+                with span("take"):
+                    learner.take(copied(own) if learner.keeps_fragments else own)
+            except Exception as error:
+                learner.fail(0, error)
         self.connection.send(Taken(message.token, message.worlds, list(self.versions)))
         self._have += message.worlds[1] - message.worlds[0]
         plan = self.job.plan
@@ -192,19 +207,22 @@ class Student:
         self.rounds, self._have = self.rounds + 1, 0
         reports = []
         for index, learner in enumerate(self.learners):
-            made = [self._update(index, count) for count in batches(self.job.plan, learner.piecemeal, self.rounds)]
-            report = {name: np.mean([own[name] for own in made], axis=0) for name in made[0]}
-            reports.append({name: values.tolist() for name, values in report.items()})
+            for count in batches(self.job.plan, learner.piecemeal, self.rounds):
+                self._update(index, count)
+            reports.append({name: values.tolist() for name, values in learner.report().items()})
         return reports
 
-    def _update(self, index: int, count: int) -> dict[str, NDArray[np.float64]]:
+    def _update(self, index: int, count: int) -> None:
         """Make updates and publish what came of them."""
         self.life.beat(Phase.LEARNING, self.rounds)
-        with span("update"):
-            report = self.learners[index].update(count)
+        learner = self.learners[index]
+        try:
+            with span("update"):
+                learner.update(count)
+        except Exception as error:
+            learner.fail(count, error)
         self.versions[index] += 1
         self._publish(index)
-        return report
 
     def _publish(self, index: int) -> None:
         part, first, _ = self.job.slices[index]
@@ -224,25 +242,39 @@ class Student:
     def _report(self, metrics: list[dict[str, list[float]]]) -> None:
         steps = [int(count) for learner in self.learners for count in learner.steps]
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        self.connection.send(Learned(self.rounds, metrics, steps, dict(self._lags), self._spent, self._waited_s, peak))
+        lapses = [lapse for learner in self.learners for lapse in learner.tell_lapses()]
+        lags, spent = dict(self._lags), self._spent
+        self.connection.send(Learned(self.rounds, metrics, steps, lags, spent, self._waited_s, peak, lapses))
         self._lags, self._spent, self._waited_s = Counter(), Spent(), 0.0
 
     def _state(self) -> dict[str, NDArray[Any]]:
         return {f"{i}/{name}": a for i, learner in enumerate(self.learners) for name, a in learner.state().items()}
 
-    def _restore(self, rounds: int, state: dict[str, NDArray[Any]]) -> None:
-        self.rounds = rounds
+    def _restore(self, order: Restore, state: dict[str, NDArray[Any]]) -> None:
+        """Take over a state and let its clocks go on to where we are needed."""
+        self.rounds, self._have = order.rounds, order.have
+        plan = self.job.plan
+        skipped = plan.updates_due(plan.episodes_after(order.rounds)) - plan.updates_due(
+            plan.episodes_after(order.saved)
+        )
         for index, learner in enumerate(self.learners):
-            learner.restore(under(state, f"{index}/"))
-            self.versions[index] = publications(self.job.plan, learner.piecemeal, rounds)
+            if state:
+                learner.restore(under(state, f"{index}/"))
+            if skipped:
+                learner.skip(skipped)
+            part, first, last = self.job.slices[index]
+            known = publications(plan, learner.piecemeal, order.rounds)
+            self.versions[index] = max(known, self.job.board.newest(part, first, last))
             self._publish(index)
+        if order.report:
+            self._report([{name: values.tolist() for name, values in own.report().items()} for own in self.learners])
 
 
 class ProcessTrainers(Trainers):
     """Passes every piece on to all learner processes and keeps its slot until the last has copied it."""
 
-    def __init__(self, job: CollectJob, learners: int, crew: Crew, schedule: Path | None = None) -> None:
-        """`job` is what the collectors do, whose slots and board the learners share."""
+    def __init__(self, job: CollectJob, learners: int, crew: Crew, folder: Path) -> None:
+        """`job` is what the collectors do, whose slots and board the learners share; `folder` is the run's."""
         plan, spec, parts, device = job.plan, job.spec, job.parts, job.device
         room, board = job.room, job.boards[Purpose.TRAIN]
         super().__init__(plan)
@@ -256,10 +288,14 @@ class ProcessTrainers(Trainers):
             for i, own in enumerate(self.slices)
         ]
         self._pieces: dict[tuple[Token, tuple[int, int]], tuple[Piece, dict[int, list[int]]]] = {}
-        self._schedule = schedule
+        self._schedule = folder / SCHEDULE if plan.log_schedule else None
+        self._checkpoints = folder / CHECKPOINTS
+        self._took: dict[int, int] = {}  # by worker: episodes copied
+        self._lost: list[Lapse] = []
         self._reports: dict[int, dict[int, Learned]] = {}  # by round, by worker
         self._done: list[Update] = []
         self._saved: dict[int, dict[str, NDArray[Any]]] = {}
+        self._saving = False
         self._given: dict[str, NDArray[Any]] = {}
         self._restored: tuple[int, list[dict[str, NDArray[Any]]]] | None = None
         self._versions = [0]  # published after so many rounds
@@ -290,23 +326,25 @@ class ProcessTrainers(Trainers):
         return rows
 
     def start(self) -> None:
-        """Give the processes their state, if there is one; the schedule of a run that was resumed is not whole."""
+        """Give the processes their state, if there is one."""
         self._started, self._given = True, {}
         self._learned = {worker.index: self.version for worker in self._workers}
+        self._took = {worker.index: self.plan.episodes_after(self.version) for worker in self._workers}
         if self._schedule is not None and self._restored is None:
             self._schedule.write_text(json.dumps({"slices": self.slices}) + "\n", encoding="utf-8")
-        elif self._schedule is not None:
-            self._schedule.unlink(missing_ok=True)
-            self._schedule = None
+        elif self._schedule is not None and not self._rewind(self._schedule):
+            self._give_up_schedule()
         if self._restored is not None:
             rounds, states = self._restored
-            for worker, state in zip(self._workers, states, strict=True):
-                self.crew.send(worker, Restore(rounds))
-                assert worker.connection is not None
-                assert worker.process is not None
-                with suppress(OSError):  # if it is gone we hear of that soon enough
-                    send_arrays(worker.connection, state, worker.process.pid or 0)
             self._restored = None
+            for worker, state in zip(self._workers, states, strict=True):
+                self._restore_worker(worker, Restore(rounds, rounds), state)
+
+    def _restore_worker(self, worker: Worker, order: Restore, state: dict[str, NDArray[Any]]) -> None:
+        assert worker.connection is not None
+        assert worker.process is not None
+        with suppress(OSError):  # if it is gone we hear of that soon enough
+            send_arrays(worker.connection, state, worker.process.pid or 0, order)
 
     def versions_after(self, rounds: int) -> int:
         """Learners publish several times a round; counted once, since the loop asks with every delivery."""
@@ -316,19 +354,29 @@ class ProcessTrainers(Trainers):
         return self._versions[rounds]
 
     def _add(self, piece: Piece) -> None:
-        delivery = piece.delivery
-        assert delivery.token is not None, "learner processes read from slots"
-        worlds = (piece.worlds.start, piece.worlds.stop)
-        self._pieces[delivery.token, worlds] = (piece, {})
-        turns = delivery.fragments[0].turns
+        token = piece.delivery.token
+        assert token is not None, "learner processes read from slots"
+        self._pieces[token, (piece.worlds.start, piece.worlds.stop)] = (piece, {})
+
+    def _complete(self, number: int) -> None:
+        """Only now, so that learners never hold a part of a round when they are saved."""
         for worker in self._workers:
+            for piece, _ in self._pieces.values():
+                if piece.round == number:
+                    self._give(worker, piece)
             self._note_busy(worker)
-            self.crew.send(worker, Take(delivery.token, delivery.task, turns, worlds, piece.round))
+
+    def _give(self, worker: Worker, piece: Piece) -> None:
+        delivery, worlds = piece.delivery, (piece.worlds.start, piece.worlds.stop)
+        assert delivery.token is not None
+        turns = delivery.fragments[0].turns
+        self.crew.send(worker, Take(delivery.token, delivery.task, turns, worlds, piece.round))
 
     def _hear(self, worker: Worker, message: Any) -> None:
         if isinstance(message, Taken):
             piece, taken = self._pieces[message.token, message.worlds]
             taken[worker.index] = message.versions
+            self._took[worker.index] += message.worlds[1] - message.worlds[0]
             if len(taken) == len(self._workers):
                 del self._pieces[message.token, message.worlds]
                 self._log(piece, [taken[worker.index] for worker in self._workers])
@@ -341,14 +389,17 @@ class ProcessTrainers(Trainers):
                 self._finish(self._reports.pop(self.version + 1))
         elif isinstance(message, Saving):
             assert worker.connection is not None
-            with suppress(OSError, EOFError):
+            with suppress(OSError, EOFError, TimeoutError):  # then it is gone, or silent
                 self._saved[worker.index] = recv_arrays(worker.connection)
         self._note_busy(worker)
 
     def _note_busy(self, worker: Worker) -> None:
         """We wait for it as long as it has not copied all it was given, or has a whole round to learn."""
-        uncopied = any(worker.index not in taken for _, taken in self._pieces.values())
-        worker.busy = uncopied or self._learned[worker.index] < self.taken
+        uncopied = any(
+            piece.round <= self.taken and worker.index not in taken for piece, taken in self._pieces.values()
+        )
+        saving = self._saving and worker.index not in self._saved
+        worker.busy = uncopied or saving or self._learned[worker.index] < self.taken
 
     def _log(self, piece: Piece, taken_at: list[list[int]]) -> None:
         """Note which versions played this, and where every slice stood when it took it."""
@@ -382,10 +433,65 @@ class ProcessTrainers(Trainers):
             spent.add(report.spent)
             self.learners_waited_s += report.waited_s
         arrays = {part: {n: np.array(c) for n, c in named.items()} for part, named in metrics.items()}
-        self._done.append(Update(self.version, None, arrays, spent))
+        lapses = [*self._lost, *(lapse for report in reports.values() for lapse in report.lapses)]
+        self._lost = []
+        self._done.append(Update(self.version, None, arrays, spent, lapses))
 
-    def _lose(self, worker: Worker, why: str) -> None:
-        raise WorkerError(f"{why}: its slice of the herd is lost; `remuda resume` goes on from the last checkpoint")
+    def _lose(self, worker: Worker, last: Last) -> None:
+        """Let the new one go on from the last checkpoint: what its agents learned since then is lost, and said."""
+        if not self._started:
+            return  # it gets its state with the others
+        plan, took = self.plan, self._took[worker.index]
+        rounds = next(r for r in range(self.taken + 1, -1, -1) if plan.episodes_after(r) <= took)
+        saved, state = self._last_state()
+        own = self.slices[self._workers.index(worker)]
+        updates = plan.updates_due(took) - plan.updates_due(plan.episodes_after(saved))
+        for part, first, end in own:
+            agents = (self.parts[part].herd_first + first, self.parts[part].herd_first + end)
+            self._lost.append(Lapse(agents, updates, f"{worker.name} {last}"))
+        order = Restore(saved, rounds, took - plan.episodes_after(rounds), self._learned[worker.index] < rounds)
+        self._restore_worker(worker, order, self._share_of(own, state))
+        for piece, taken in self._pieces.values():
+            if piece.round <= self.taken and worker.index not in taken:
+                self._give(worker, piece)
+        if self._saving and worker.index not in self._saved:
+            self.crew.send(worker, Save())
+        self._note_busy(worker)
+        self._give_up_schedule()
+
+    def _rewind(self, schedule: Path) -> bool:
+        """Take back what was logged after the state we go on from; False where that cannot be found."""
+        mark = _mark(self.version)
+        try:
+            lines = schedule.read_text(encoding="utf-8").splitlines(keepends=True)
+        except OSError:
+            return False
+        if mark not in lines or self.plan.free_running:  # of which nobody knows how often it has published
+            return False
+        last = len(lines) - lines[::-1].index(mark)
+        schedule.write_text("".join(lines[:last]), encoding="utf-8")
+        return True
+
+    def _give_up_schedule(self) -> None:
+        """It cannot be replayed."""
+        if self._schedule is not None:
+            self._schedule.unlink(missing_ok=True)
+            self._schedule = None
+
+    def _last_state(self) -> tuple[int, dict[str, NDArray[Any]]]:
+        """The newest checkpoint's rounds and state; before there is one, how it all began."""
+        newest = checkpoint.newest(self._checkpoints)
+        if newest is None:
+            return 0, {}
+        return int(checkpoint.read_index(newest)["rounds"]), checkpoint.read(newest, "learner")
+
+    def _share_of(self, own: Sequence[Slice], state: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """What concerns the slices of one process."""
+        return {
+            f"{index}/{name}": np.ascontiguousarray(array[first:last])
+            for index, (part, first, last) in enumerate(own)
+            for name, array in under(state, f"{part}/").items()
+        }
 
     def poll(self, version: int) -> list[Update]:
         """What all slices have learned, having waited for `version`."""
@@ -421,12 +527,17 @@ class ProcessTrainers(Trainers):
                 if part.learns
                 for name, array in self._learner(index).state().items()
             }
-        self._saved = {}
+        self._saved, self._saving = {}, True
         for worker in self._workers:
+            worker.busy = True
             self.crew.send(worker, Save())
         while len(self._saved) < len(self._workers):
             if not self.crew.step(LIMIT_S, stoppable=False):
                 raise WorkerError(f"a learner did not hand over its state within {LIMIT_S:.0f} s")
+        self._saving = False
+        if self._schedule is not None:
+            with self._schedule.open("a", encoding="utf-8") as file:
+                file.write(_mark(self.version))
         columns: dict[str, list[NDArray[Any]]] = {}
         for worker, own in zip(self._workers, self.slices, strict=True):
             for name, array in self._saved[worker.index].items():
@@ -440,15 +551,7 @@ class ProcessTrainers(Trainers):
         self.version = self.taken = version
         self._first = self._try_out(state)
         self._given = dict(state)
-        states = [
-            {
-                f"{index}/{name}": np.ascontiguousarray(array[first:last])
-                for index, (part, first, last) in enumerate(own)
-                for name, array in under(state, f"{part}/").items()
-            }
-            for own in self.slices
-        ]
-        self._restored = (version, states)
+        self._restored = (version, [self._share_of(own, state) for own in self.slices])
 
     def close(self) -> None:
         """The crew ends the processes."""

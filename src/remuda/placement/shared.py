@@ -16,6 +16,9 @@ from numpy.typing import DTypeLike, NDArray
 
 ALIGNED = 64  # bytes: a cache line, so that neighbours in memory do not slow each other down
 
+ARRIVE_LIMIT_S = 30.0
+"""Longest from the word that announces arrays to the arrays, which are written by then."""
+
 
 @dataclass(frozen=True)
 class Field:
@@ -76,14 +79,19 @@ def _attach(fd: Any, size: int) -> Memory:
     return memory
 
 
-def send_arrays(connection: Connection, arrays: Mapping[str, NDArray[Any]], pid: int) -> None:
-    """Hand arrays to the process at the other end: a descriptor and where they lie, no bytes through the pipe."""
+def send_arrays(connection: Connection, arrays: Mapping[str, NDArray[Any]], pid: int, word: Any) -> None:
+    """Hand arrays to the process at the other end: a descriptor and where they lie, no bytes through the pipe.
+
+    `word` is sent first, when everything is in place: whoever hears it need not wait for the rest.
+    """
     fields, size = plan_fields((name, array.shape, array.dtype) for name, array in arrays.items())
+    size = max(size, 1)
     memory = Memory(size)
     try:
         for name, field in fields.items():
             field.view(memory)[...] = arrays[name]
         index = {name: (field.offset, field.shape, field.dtype) for name, field in fields.items()}
+        connection.send(word)
         connection.send_bytes(json.dumps({"size": size, "fields": index}).encode())
         reduction.send_handle(connection, memory.fd, pid)
     finally:
@@ -91,13 +99,20 @@ def send_arrays(connection: Connection, arrays: Mapping[str, NDArray[Any]], pid:
 
 
 def recv_arrays(connection: Connection) -> dict[str, NDArray[Any]]:
-    """What `send_arrays` sent, as views of the shared memory."""
+    """What `send_arrays` sent after its word, as views of the shared memory; TimeoutError if it does not come."""
+    _expect(connection)
     index = json.loads(connection.recv_bytes())
+    _expect(connection)
     memory = _attach_handle(reduction.recv_handle(connection), index["size"])
     return {
         name: Field(offset, tuple(shape), dtype).view(memory)
         for name, (offset, shape, dtype) in index["fields"].items()
     }
+
+
+def _expect(connection: Connection) -> None:
+    if not connection.poll(ARRIVE_LIMIT_S):
+        raise TimeoutError(f"arrays were announced and did not come within {ARRIVE_LIMIT_S:.0f} s")
 
 
 def _attach_handle(fd: int, size: int) -> Memory:

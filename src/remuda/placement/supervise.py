@@ -26,16 +26,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from remuda.config import Plan
 from remuda.errors import ConfigError, GameError, RemudaError, WorkerError
 from remuda.placement.shared import Memory, plan_fields
 from remuda.telemetry import timeline
 from remuda.telemetry.timeline import span
 from remuda.threads import one_thread_each
 
-START_LIMIT_S = 120.0
-"""Longest a worker may take from its start to its first word, and a hundredth of it more for each other worker."""
-SILENCE_LIMIT_S = 600.0
-"""Longest a worker may be at one turn or one update before it is taken for hung."""
 END_LIMIT_S = 5.0
 """Longest a worker may take to end after being told; then it is killed."""
 LOOK_UP_S = 0.5
@@ -46,6 +43,7 @@ ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_
 """What a fork server is told when it starts: every worker has one thread, whoever multiplies."""
 RESTARTS = 10
 """Deaths in a row, without a single finished task between them, after which a run gives up."""
+ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PR_SET_PDEATHSIG = 1
 PRELOAD = "remuda.placement.preload"
 REHEARSE = "REMUDA_REHEARSE"
@@ -61,6 +59,39 @@ class Phase(IntEnum):
     ASKING = 3
     TAKING = 4
     LEARNING = 5
+    SAVING = 6
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Longest a worker may be at one thing before it is taken for hung, in seconds."""
+
+    start: float = 120.0  # from its start to its first word; a hundredth of it more for each other worker
+    turn: float = 600.0
+    update: float = 3600.0  # also to take data in and to hand its state over
+
+    @classmethod
+    def of(cls, plan: Plan) -> Limits:
+        """As a plan has it."""
+        return cls(plan.start_limit_s, plan.turn_limit_s, plan.update_limit_s)
+
+    def at(self, phase: Phase) -> float:
+        """For a worker in this phase."""
+        if phase is Phase.STARTING:
+            return self.start
+        return self.update if phase in (Phase.TAKING, Phase.LEARNING, Phase.SAVING) else self.turn
+
+
+@dataclass(frozen=True)
+class Last:
+    """How a worker went, and what it was doing when it was last heard of."""
+
+    why: str
+    phase: Phase
+    turn: int
+
+    def __str__(self) -> str:
+        return f"{self.why} (last: {self.phase.name.lower()}, turn {self.turn})"
 
 
 class Pulse:
@@ -91,10 +122,10 @@ class Pulse:
         """Seconds since the last beat."""
         return time.monotonic() - float(self._fields["beat"].view(self.memory)[worker, 0])
 
-    def last(self, worker: int) -> str:
-        """The last thing it said, in words."""
+    def last(self, worker: int) -> tuple[Phase, int]:
+        """What it last said it was doing, and in which turn."""
         phase = Phase(int(self._fields["phase"].view(self.memory)[worker, 0]))
-        return f"{phase.name.lower()}, turn {int(self._fields['turn'].view(self.memory)[worker, 0])}"
+        return phase, int(self._fields["turn"].view(self.memory)[worker, 0])
 
 
 class Job(Protocol):
@@ -126,7 +157,7 @@ class Worker:
     name: str
     job: Job
     hear: Callable[[Worker, Any], None]  # what to do with its messages
-    lose: Callable[[Worker, str], None]  # what to do when it is gone, and why; it has been replaced already
+    lose: Callable[[Worker, Last], None]  # what to do when it is gone; it has been replaced already
     process: BaseProcess | None = None
     connection: Connection | None = None
     ready: bool = False
@@ -152,7 +183,7 @@ class Crew:
     stop: Callable[[], None]
     say: Callable[[str], None] = lambda text: None
     workers: list[Worker] = field(default_factory=list)
-    silence_limit_s: float = SILENCE_LIMIT_S
+    limits: Limits = field(default_factory=Limits)
     rehearsal: str = ""  # the plan as JSON
     timeline: Path | None = None  # where workers write what they did when
     failures: int = 0  # deaths since anybody last finished anything
@@ -164,7 +195,7 @@ class Crew:
     _listening_since: float = 0.0  # without a pause
 
     def hire(
-        self, name: str, job: Job, hear: Callable[[Worker, Any], None], lose: Callable[[Worker, str], None]
+        self, name: str, job: Job, hear: Callable[[Worker, Any], None], lose: Callable[[Worker, Last], None]
     ) -> Worker:
         """Add a worker; it starts with the others."""
         worker = Worker(len(self.workers), name, job, hear, lose)
@@ -185,11 +216,14 @@ class Crew:
         self._context = process_context()
         for worker in self.workers:
             self._start(worker)
-        deadline = time.monotonic() + START_LIMIT_S * (1 + len(self.workers) / 100)
+        deadline = time.monotonic() + self.limits.start * (1 + len(self.workers) / 100)
         while not all(worker.ready for worker in self.workers):
             if time.monotonic() > deadline:
                 late = next(worker for worker in self.workers if not worker.ready)
-                raise WorkerError(f"{late.name} did not start within {START_LIMIT_S:.0f} s")
+                raise WorkerError(
+                    f"{late.name} did not start within {self.limits.start:.0f} s: "
+                    "raise start_limit_s, or use fewer workers"
+                )
             self.step(deadline - time.monotonic())
 
     def _start(self, worker: Worker) -> None:
@@ -266,21 +300,20 @@ class Crew:
             if worker.waited_for_since is not None:
                 listened_s = now - max(worker.waited_for_since, self._listening_since)
                 silent_s = min(self.pulse.silence_s(worker.index), listened_s)
-                if silent_s > self.silence_limit_s:
-                    self._bury(worker, f"silent for {silent_s:.0f} s")
+                if silent_s > self.limits.at(self.pulse.last(worker.index)[0]):
+                    self._bury(worker, f"was silent for {silent_s:.0f} s and was ended")
 
     def _bury(self, worker: Worker, reason: str | None) -> None:
         """A worker is gone, or must go: put another in its place."""
-        last = self.pulse.last(worker.index)
-        why = self._end(worker, reason)
+        phase, turn = self.pulse.last(worker.index)
+        last = Last(self._end(worker, reason), phase, turn)
         self.failures += 1
-        text = f"{worker.name} {why} (last: {last})"
         if self.failures > RESTARTS:
-            raise WorkerError(f"{text}; {RESTARTS} workers in a row ended before they finished anything")
-        self.say(f"{text}: replaced, what it was doing is done again")
+            raise WorkerError(f"{worker.name} {last}; {RESTARTS} workers in a row ended before they finished anything")
+        self.say(f"{worker.name} {last}: replaced")
         worker.restarts += 1
         self._start(worker)
-        worker.lose(worker, text)
+        worker.lose(worker, last)
 
     def _end(self, worker: Worker, reason: str | None) -> str:
         """Make sure a worker is gone; returns how it went."""
@@ -387,12 +420,12 @@ def processes_unavailable(rehearsal: str = "") -> str | None:
             process.start()
     except (OSError, EOFError) as error:
         return start_failure(error)
-    process.join(START_LIMIT_S)
+    process.join(Limits().start)
     code = process.exitcode
     if code is None:
         process.kill()
         process.join(END_LIMIT_S)
-        return f"a trial process did not end within {START_LIMIT_S:.0f} s"
+        return f"a trial process did not end within {Limits().start:.0f} s"
     process.close()
     return None if code == 0 else f"a trial process ended with exit code {code}"
 
@@ -443,7 +476,7 @@ def _die_with_parent() -> None:
 def _live(job: Job, connection: Connection, life: Life) -> None:
     """The program of every worker."""
     _die_with_parent()
-    for number in (signal.SIGINT, signal.SIGTERM):  # a terminal or a scheduler may tell all of us at once
+    for number in ENDINGS:  # a terminal or a scheduler may tell all of us at once
         signal.signal(number, signal.SIG_IGN)  # our parent decides when we end, and it may have to save first
     if life.timeline is not None:
         timeline.begin(life.timeline, life.name)

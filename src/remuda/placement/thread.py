@@ -15,7 +15,7 @@ from remuda.config import Plan
 from remuda.errors import RemudaError
 from remuda.learners.learner import Learner
 from remuda.placement.base import Piece, Update
-from remuda.placement.local import Lesson, LocalTrainers, Report
+from remuda.placement.local import Lesson, LocalTrainers
 from remuda.telemetry.timeline import span
 
 LIMIT_S = 3600.0
@@ -23,7 +23,7 @@ LIMIT_S = 3600.0
 
 
 class ThreadTrainers(LocalTrainers):
-    """Learns each round as soon as it is whole, slice by slice; who waits for it lends a hand.
+    """Learns each round as soon as it is whole, a portion of a slice at a time; who waits for it lends a hand.
 
     So the cores are busy whatever collecting costs beside learning: the thread that collects learns when
     it has nothing to collect. torch and the kernels let go of the GIL meanwhile.
@@ -34,8 +34,10 @@ class ThreadTrainers(LocalTrainers):
         self._everyone = [learner for slices in self.learners.values() for learner in slices]
         self._rounds: deque[tuple[int, list[Piece]]] = deque()  # whole, not begun
         self._lesson: Lesson | None = None  # of the round being learned
-        self._todo: deque[int] = deque()  # its learners nobody teaches yet
-        self._reports: dict[int, Report] = {}
+        self._todo: deque[int] = deque()  # its learners nobody teaches right now
+        self._made: list[int] = []  # portions that each learner has made
+        self._spent: list[float] = []  # processor time of each
+        self._whole = 0  # learners that have made all
         self._done: list[Update] = []
         self._newest = 0  # version that is learned
         self._error: BaseException | None = None
@@ -60,7 +62,8 @@ class ThreadTrainers(LocalTrainers):
         if self._lesson is None and self._rounds:
             number, pieces = self._rounds.popleft()
             self._lesson = Lesson(number, pieces, self.plan.updates_in(number))
-            self._reports = {}
+            self._whole = 0
+            self._made, self._spent = [0] * len(self._everyone), [0.0] * len(self._everyone)
             self._todo.extend(range(len(self._everyone)))
             self._changed.notify_all()
 
@@ -75,29 +78,34 @@ class ThreadTrainers(LocalTrainers):
             self._teach(index)
 
     def _teach(self, index: int) -> None:
-        """Teach one learner the open round; whoever is last concludes it."""
+        """Have one learner make its next portion of the open round; whoever makes the last concludes it."""
         lesson, learner = self._lesson, self._everyone[index]
         assert lesson is not None
+        portions = lesson.portions(learner)
         try:
-            report = lesson.teach(learner)
+            if self._made[index] == 0:
+                self._spent[index] += lesson.take(learner)
+            self._spent[index] += lesson.update(learner, portions[self._made[index]])
+            with self._changed:
+                self._made[index] += 1
+                if self._made[index] < len(portions):
+                    self._todo.append(index)
+                    self._changed.notify_all()
+                    return
+                self._whole += 1
+                if self._whole < len(self._everyone):
+                    return
+            reports = [(own.report(), spent) for own, spent in zip(self._everyone, self._spent, strict=True)]
+            update = self._conclude(lesson, reports)
         except BaseException as error:
             self._fail(error)
             return
         with self._changed:
-            self._reports[index] = report
-            last = len(self._reports) == len(self._everyone)
-        if last:
-            try:
-                update = self._conclude(lesson, [self._reports[i] for i in range(len(self._everyone))])
-            except BaseException as error:
-                self._fail(error)
-                return
-            with self._changed:
-                self._done.append(update)
-                self._newest = update.version
-                self._lesson = None
-                self._begin_next()
-                self._changed.notify_all()
+            self._done.append(update)
+            self._newest = update.version
+            self._lesson = None
+            self._begin_next()
+            self._changed.notify_all()
 
     def _fail(self, error: BaseException) -> None:
         with self._changed:

@@ -68,6 +68,10 @@ class Board:
             _fence()
             sequence[first:last] += 1
 
+    def newest(self, part: int, first: int, last: int) -> int:
+        """The newest version of these rows, whole or not."""
+        return int(self._view(part, "version")[first:last].max())
+
     def oldest(self) -> int:
         """The oldest version of any row."""
         return min((int(self._view(part, "version").min()) for part in self.shapes), default=UNVERSIONED)

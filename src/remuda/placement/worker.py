@@ -14,15 +14,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from remuda.collect import Manner, Player, Players, Seat, Task
+from remuda.collect import Flaw, Manner, Player, Players, Seat, Task
 from remuda.config import Plan
-from remuda.errors import WorkerError
+from remuda.errors import GameError, WorkerError
+from remuda.faults import trace_of
 from remuda.fragment import Fragment, Purpose
 from remuda.game import Game, GameSpec, make_game
 from remuda.games import find_game
 from remuda.herd import Part, assign, make_seat
 from remuda.placement.slots import Layout, Room, Token
-from remuda.placement.supervise import SILENCE_LIMIT_S, Life, Phase, Ready
+from remuda.placement.supervise import Life, Phase, Ready
 from remuda.placement.weights import Board, Reader
 from remuda.policy import UNVERSIONED
 from remuda.rng import Keys
@@ -49,6 +50,17 @@ class Played:
     cpu_s: float
     waited_s: float  # for the task
     peak_bytes: int
+    flaws: list[Flaw]
+
+
+@dataclass(frozen=True)
+class Broke:
+    """The game failed over this slot; the actions so far are in it."""
+
+    token: Token
+    turn: int
+    what: str
+    trace: str
 
 
 @dataclass(frozen=True)
@@ -114,12 +126,18 @@ class Collector:
             began = time.perf_counter()
             with span("wait"):
                 message: Play = self.connection.recv()
-            self.connection.send(self._play(message, time.perf_counter() - began))
+            try:
+                done: Played | Broke = self._play(message, time.perf_counter() - began)
+            except GameError as error:
+                self.players.forget(message.task)
+                done = Broke(message.token, error.turn, str(error), trace_of(error))
+            self.connection.send(done)
 
     def _play(self, order: Play, waited_s: float) -> Played:
         cpu = time.process_time()
         self.token, self.purpose = order.token, order.task.purpose
         self._turn = 0
+        self.life.beat(Phase.PLAYING)
         player = self.players.begin(order.task)
         out = self.job.room.fragments(order.token.slot, order.task, self.job.manner)
         with span("collect"):
@@ -131,6 +149,7 @@ class Collector:
             time.process_time() - cpu,
             waited_s,
             usage.ru_maxrss * 1024,
+            player.flaws,
         )
 
     def _before_turn(self) -> None:
@@ -224,7 +243,7 @@ class AskingPlayer(Player):
         worker.life.beat(Phase.ASKING, turn)
         worker.connection.send(Ask(token, turn, self.seats.index(seat), first, last))
         with span("wait"):
-            if not worker.connection.poll(SILENCE_LIMIT_S):
-                raise WorkerError(f"no answer to a question within {SILENCE_LIMIT_S:.0f} s")
+            if not worker.connection.poll(limit_s := worker.job.plan.update_limit_s):
+                raise WorkerError(f"no answer to a question within {limit_s:.0f} s")
             worker.connection.recv()
         worker.life.beat(Phase.PLAYING, turn)

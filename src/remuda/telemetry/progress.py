@@ -53,23 +53,29 @@ class Progress:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._live is not None:
-            self._live.stop()
+            with suppress(OSError):
+                self._live.stop()
         if self._log is not None:
             with suppress(OSError):
                 self._log.close()
 
     def say(self, text: str) -> None:
         """A line for the person and for the log."""
-        self.console.print(text, markup=False, highlight=False)
+        self._print(text)
         self._note(text)
+
+    def _print(self, text: str) -> None:
+        with suppress(OSError):  # the terminal may be gone
+            self.console.print(text, markup=False, highlight=False)
 
     def shout(self, text: str) -> None:
         """A line from a signal handler: past the console and the log, which it may have interrupted."""
         line = f"{text}\n".encode()
-        if not self.console.quiet:
-            os.write(2, b"\n" + line)
-        if self._log is not None:
-            os.write(self._log.fileno(), line)
+        with suppress(OSError):
+            if self._log is not None:
+                os.write(self._log.fileno(), line)
+            if not self.console.quiet:
+                os.write(2, b"\n" + line)
 
     def _note(self, text: str) -> None:
         if self._log is not None:
@@ -94,7 +100,7 @@ class Progress:
         self._note(line)
         if self._live is None and time.perf_counter() - self._last_line > LINE_EVERY_S:
             self._last_line = time.perf_counter()
-            self.console.print(line, markup=False, highlight=False)
+            self._print(line)
         self._refresh()
 
     def evaluated(self, scores: Mapping[str, Any]) -> None:
@@ -136,4 +142,5 @@ class Progress:
 
     def _refresh(self) -> None:
         if self._live is not None:
-            self._live.update(self._panel())
+            with suppress(OSError):
+                self._live.update(self._panel())

@@ -78,6 +78,7 @@ class Recorder:
         self._lags_before: Counter[int] = Counter()
         self._began = time.perf_counter()
         self._outputs: list[Tables | TensorBoard] = []
+        self._writer = checkpoint.Writer()
 
     def open(self, rounds: int, attended: int) -> None:
         """Open the tables to go on after so many rounds; rows of later ones will be written again."""
@@ -193,14 +194,27 @@ class Recorder:
         if np.isfinite(total.mean()) and (self.best is None or total.mean() > self.best):
             self.best = float(total.mean())
             facts = {"version": published.version, "total_return": self.best, **self.identity()}
-            checkpoint.write(self.folder / "best", {"policy": self._named(published.rows or {})}, facts)
+            files = {"policy": self._named(published.rows or {})}
+            self._writer.do(lambda: checkpoint.write(self.folder / "best", files, facts))
 
     def save(self, loop: Loop) -> None:
-        """Write a checkpoint of the last whole round, then forget the oldest."""
-        with span("save"):
-            self._save(loop)
+        """Take a snapshot of the last whole round; it is written in the background, and the oldest is forgotten."""
+        self._writer.wait()
+        with span("snapshot"):
+            files, facts = self._snapshot(loop)
 
-    def _save(self, loop: Loop) -> None:
+        def write() -> None:
+            with span("save"):
+                folder = self.folder / checkpoint.CHECKPOINTS
+                checkpoint.write(folder / f"{facts['episodes']:09d}", files, facts)
+                for old in sorted(folder.glob("[0-9]*"))[: -self.plan.keep_checkpoints]:
+                    remove(old)
+                self.progress.saved(facts["episodes"])
+
+        self._writer.do(write)
+
+    def _snapshot(self, loop: Loop) -> tuple[dict[str, checkpoint.Arrays], Row]:
+        """Everything the next update depends on, in memory of its own."""
         spent = loop.collectors.spent
         facts = {
             **self.identity(),
@@ -215,6 +229,7 @@ class Recorder:
             "learn": [self.learning.wall, self.learning.cpu],
             "waited_s": loop.trainers.waited_s,
             "unfinished": loop.unfinished,
+            "set_aside": loop.ledger.set_aside.copy(),
             "best": self.best,
             "evaluation": self.evaluation,
         }
@@ -225,11 +240,7 @@ class Recorder:
         acting = loop.published.rows
         if loop.published.version != loop.trainers.version and acting is not None:
             files["acting"] = {str(part): rows for part, rows in acting.items()}
-        folder = self.folder / "checkpoints"
-        checkpoint.write(folder / f"{facts['episodes']:09d}", files, facts)
-        for old in sorted(folder.glob("[0-9]*"))[: -self.plan.keep_checkpoints]:
-            remove(old)
-        self.progress.saved(facts["episodes"])
+        return files, facts
 
     def identity(self) -> Row:
         """What a checkpoint must agree on to be of this run."""
@@ -257,8 +268,13 @@ class Recorder:
         """The hash of the weights held."""
         return weights_sha256(seat.policy for seat in self.seats)
 
+    def wait(self) -> None:
+        """Until everything that was saved is on disk."""
+        self._writer.wait()
+
     def close(self) -> None:
         """Close every file; what a full disk did not take is lost anyway."""
+        self._writer.close()
         for output in self._outputs:
             with suppress(OSError):
                 output.close()

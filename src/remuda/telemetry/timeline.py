@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,16 @@ class Timeline:
         self._lock = threading.Lock()  # of the list and the file; what is being timed never waits for the disk long
         self._note({"name": "process_name", "ph": "M", "tid": 0, "args": {"name": name}})
 
-    def add(self, name: str, began_ns: int) -> None:
+    @contextmanager
+    def span(self, name: str) -> Iterator[None]:
+        """Note how long this takes."""
+        began = time.monotonic_ns()
+        try:
+            yield
+        finally:
+            self._add(name, began)
+
+    def _add(self, name: str, began_ns: int) -> None:
         """A span from `began_ns` until now."""
         thread = threading.get_ident() % 1_000_000
         span = {"name": name, "ph": "X", "tid": thread, "ts": began_ns / 1e3}
@@ -64,6 +73,7 @@ class Timeline:
 
 
 _here: Timeline | None = None
+NOTHING = nullcontext()
 
 
 def begin(folder: Path, name: str) -> None:
@@ -80,18 +90,9 @@ def end() -> None:
         _here = None
 
 
-@contextmanager
-def span(name: str) -> Iterator[None]:
+def span(name: str) -> AbstractContextManager[None]:
     """Note how long this takes, if anybody wants to know."""
-    if _here is None:
-        yield
-        return
-    began = time.monotonic_ns()
-    try:
-        yield
-    finally:
-        if _here is not None:
-            _here.add(name, began)
+    return NOTHING if _here is None else _here.span(name)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,7 +18,8 @@ from remuda.games.cage2.observation import BITS
 from remuda.games.cage2.red import ASLEEP, B_LINE, MEANDER
 from remuda.games.cage2.simulator import IMPACT, NOBODY, REST, SCAN, SWEEP
 
-MOST_BYTES = 1 << 31  # of one file, unpacked
+MOST_BYTES = 1 << 28  # of one file, unpacked; replaying it takes eight times as much
+MOST_LETTERS = 100  # of a name in it
 RED_AGENTS = {
     "bline": B_LINE, "b_line": B_LINE, "B_lineAgent": B_LINE,
     "meander": MEANDER, "RedMeanderAgent": MEANDER,
@@ -35,6 +37,7 @@ OUTPUTS: dict[str, tuple[int, ...]] = {  # per step
     "bline_idx": (), "m_scanned_subnets": (), "m_scanned_ips": (), "m_exploited": (), "m_escalated": (),
 }  # fmt: skip
 START = ("obs0", "obs0_2")
+NAMED = ("red", "blue", "green", "variant")
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,7 @@ def find_traces(folder: Path) -> list[Path]:
 def read_trace(path: Path) -> Trace:
     """A trace whose arrays have the right shapes and whose inputs are in range, or a sentence about it."""
     arrays = _read_arrays(path)
-    names = {name: str(arrays[name]) for name in ("red", "blue", "green", "variant") if name in arrays}
+    names = {name: _name(path, name, arrays[name]) for name in NAMED if name in arrays}
     for name in ("red", *INPUTS, *OUTPUTS, *START):
         if name not in arrays:
             raise TraceError(f"trace {path} has no array {name!r}")
@@ -95,15 +98,26 @@ def read_trace(path: Path) -> Trace:
     )
 
 
+def _name(path: Path, name: str, array: NDArray[Any]) -> str:
+    text = str(array) if array.shape == () and array.dtype.kind == "U" else ""
+    if not text.isprintable() or not 0 < len(text) <= MOST_LETTERS:
+        raise TraceError(f"trace {path}: {name} is not a name")
+    return text
+
+
 def _read_arrays(path: Path) -> dict[str, NDArray[Any]]:
-    wanted = {"red", "blue", "green", "variant", "seeds", *INPUTS, *OUTPUTS, *START}
+    wanted = {*NAMED, "seeds", *INPUTS, *OUTPUTS, *START}
     try:
         with zipfile.ZipFile(path) as packed:
             size = sum(member.file_size for member in packed.infolist())
         if size > MOST_BYTES:
             raise TraceError(f"trace {path} unpacks to {size:,} bytes: more than {MOST_BYTES:,} are not read")
-        with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files if name in wanted}
+        with warnings.catch_warnings(action="error"), np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files if name in wanted}
+        for name, array in arrays.items():
+            if not isinstance(array, np.ndarray):
+                raise TraceError(f"trace {path}: {name} is not an array")
+        return arrays
     except TraceError:
         raise
     except Exception as error:  # the file is foreign: whatever its reader raises is about the file
@@ -122,10 +136,10 @@ def _check_shapes(path: Path, arrays: dict[str, NDArray[Any]]) -> None:
         array = arrays[name]
         if array.shape != expected:
             raise TraceError(f"trace {path}: {name} is {array.shape}, not {expected}")
-        if array.dtype.kind not in "uib" and not (name == "reward" and array.dtype.kind == "f"):
+        if array.dtype.kind not in ("f" if name == "reward" else "uib"):
             raise TraceError(f"trace {path}: {name} holds {array.dtype}, not numbers of the right kind")
-    if "seeds" in arrays and arrays["seeds"].shape != shape[:1]:
-        raise TraceError(f"trace {path}: seeds is {arrays['seeds'].shape}, not {shape[:1]}")
+    if "seeds" in arrays and (arrays["seeds"].shape != shape[:1] or arrays["seeds"].dtype.kind not in "ui"):
+        raise TraceError(f"trace {path}: seeds is {arrays['seeds'].shape}, not {shape[:1]} whole numbers")
 
 
 def _check_inputs(path: Path, arrays: dict[str, NDArray[Any]]) -> None:

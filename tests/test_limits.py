@@ -1,0 +1,47 @@
+"""What a machine cannot carry is refused before anything is started, with what would help."""
+
+from __future__ import annotations
+
+import resource
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from remuda import limits
+from remuda.errors import ConfigError
+
+
+def test_memory_is_refused_with_what_is_needed_and_free(
+    train: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(limits, "free_memory", lambda: 1000)
+    with pytest.raises(ConfigError, match=r"needs .* GiB of memory .* GiB are free: lower agents"):
+        train()
+    assert not (tmp_path / "run").exists()
+
+
+def test_disk_is_refused(train: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=1000))
+    with pytest.raises(ConfigError, match=r"GiB of disk for its checkpoints, .* use another --out"):
+        train()
+    assert not (tmp_path / "run").exists()
+
+
+def test_open_files_are_raised_as_far_as_they_may_be(train: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    asked: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (64, hard))
+    monkeypatch.setattr(resource, "setrlimit", lambda which, values: asked.append(values))
+    assert train(engine="executor", n_workers=2).result["finished"]
+    assert asked == [(64 + 2 * limits.DESCRIPTORS_EACH, hard)]
+
+
+def test_too_many_workers_for_the_open_files(train: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (64, 68))
+    with pytest.raises(
+        ConfigError, match=r"n_workers=2 needs 72 open files, this process may have 68: .*at most 1 workers"
+    ):
+        train(engine="executor", n_workers=2)
