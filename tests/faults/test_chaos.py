@@ -208,6 +208,19 @@ def test_there_was_enough_of_it(tally: list[Fault]) -> None:
     assert {f"{fault.role}-{fault.kind}" for fault in tally} >= {*MAIN, *WORKER}
 
 
+@pytest.mark.parametrize(("before", "after"), [("executor", "vectorized"), ("actor-learner", "executor")])
+def test_another_engine_plays_what_is_left(tmp_path: Path, undisturbed: Any, before: str, after: str) -> None:
+    """Rounds of free engines hold whatever came first: who goes on must not count on their order."""
+    plan = {**settings("free executor", "iqn"), "engine": before, "n_workers": 4, "episodes_per_update": 3}
+    plan |= {"turn_limit_s": 120.0, "update_limit_s": 120.0}  # nothing is to happen here
+    out = tmp_path / "run"
+    stopped = remuda.train("chaos:CHAOTIC", out=out, quiet=True, callback=lambda rows: rows[0]["round"] < 9, **plan)
+    assert not stopped.result["finished"]
+    run = remuda.resume(out, engine=after, n_workers=2, quiet=True)
+    assert run.result["finished"]
+    assert marks(run) == marks(undisturbed("iqn", 0))
+
+
 def test_the_log_knows_what_missed(tmp_path: Path) -> None:
     (tmp_path / LOG).write_text("armed 1.1 update kill main\narmed 2.1 save stop worker\nmissed 1.1\n")
     assert landed(tmp_path) == [Fault("save", "stop", "worker")]

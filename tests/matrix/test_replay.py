@@ -38,6 +38,21 @@ def test_a_schedule_replayed_gives_the_same_weights(logged: Any, name: str) -> N
     assert replay(run.path) == run.result["weights_sha256"]
 
 
+@pytest.mark.parametrize("name", ["as it is", "versions change in mid-episode", "rounds that do not divide the worlds"])
+def test_a_run_that_was_stopped_and_resumed_too(logged: Any, name: str) -> None:
+    """What was logged after the checkpoint is taken back, and logged again as it then went."""
+    run = logged(**PLANS[name], callback=lambda rows: rows[0]["round"] < 4)
+    assert not run.result["finished"]
+    stopped = remuda.resume(run.path, quiet=True, callback=lambda rows: rows[0]["round"] < 6)
+    assert not stopped.result["finished"]
+    with (run.path / "schedule.jsonl").open("a") as file:
+        file.write('{"saved": 1000}\n')  # as if it had died while it wrote a checkpoint
+    result = remuda.resume(run.path, quiet=True).result
+    assert result["finished"]
+    assert result["episodes"] == run.plan.total_episodes
+    assert replay(run.path) == result["weights_sha256"]
+
+
 def test_ppo_too(tmp_path: Path) -> None:
     run = remuda.train(
         "cage2", out=tmp_path / "run", quiet=True, engine="actor-learner", learner="ppo", layers=[16], steps=9,
