@@ -32,6 +32,7 @@ class LockstepCollectors(PoolCollectors):
     def _hear(self, worker: Worker, message: Any) -> None:
         if isinstance(message, Ask):
             self._asking[worker.index] = (worker, message)
+            worker.busy = False  # it waits for us now
         super()._hear(worker, message)
         self._answer_if_enough()
 
@@ -51,6 +52,7 @@ class LockstepCollectors(PoolCollectors):
             for (seat, first, last, exploration), asked in alike.items():
                 self._answer(seat, first, last, exploration, [ask for _, ask in asked])
                 for worker, _ in asked:
+                    worker.busy = True
                     self.crew.send(worker, Answer())
 
     def _answer(self, seat: int, first: int, last: int, exploration: float | None, asks: list[Ask]) -> None:
@@ -87,8 +89,9 @@ class LockstepCollectors(PoolCollectors):
 
     def publish(self, rows: Rows, version: int, purpose: Purpose = Purpose.TRAIN) -> None:
         """Load them: we choose for everybody."""
-        for part, own in rows.items():
-            self.seats[part].policy.load(own, version)
+        with span("publish"):
+            for part, own in rows.items():
+                self.seats[part].policy.load(own, version)
 
     def oldest(self) -> int | None:
         """Nobody plays with anything but what is published."""

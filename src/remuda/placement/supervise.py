@@ -75,6 +75,11 @@ class Limits:
         """As a plan has it."""
         return cls(plan.start_limit_s, plan.turn_limit_s, plan.update_limit_s)
 
+    @property
+    def answer(self) -> float:
+        """Longest a worker waits for an answer: others may be hung and replaced before it gets one."""
+        return 2 * (self.start + self.turn + self.update)
+
     def at(self, phase: Phase) -> float:
         """For a worker in this phase."""
         if phase is Phase.STARTING:

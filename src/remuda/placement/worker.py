@@ -23,7 +23,7 @@ from remuda.game import Game, GameSpec, make_game
 from remuda.games import find_game
 from remuda.herd import Part, assign, make_seat
 from remuda.placement.slots import Layout, Room, Token
-from remuda.placement.supervise import Life, Phase, Ready
+from remuda.placement.supervise import Life, Limits, Phase, Ready
 from remuda.placement.weights import Board, Reader
 from remuda.policy import UNVERSIONED
 from remuda.rng import Keys
@@ -243,7 +243,7 @@ class AskingPlayer(Player):
         worker.life.beat(Phase.ASKING, turn)
         worker.connection.send(Ask(token, turn, self.seats.index(seat), first, last))
         with span("wait"):
-            if not worker.connection.poll(limit_s := worker.job.plan.update_limit_s):
+            if not worker.connection.poll(limit_s := Limits.of(worker.job.plan).answer):
                 raise WorkerError(f"no answer to a question within {limit_s:.0f} s")
             worker.connection.recv()
         worker.life.beat(Phase.PLAYING, turn)
