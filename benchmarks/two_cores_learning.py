@@ -1,8 +1,8 @@
 """Learning beside collecting: does lag cost anything that can be seen in the end?
 
-Five seeds of each engine with the default settings and half the episodes, tested greedily. Differences are taken seed by seed
-(the same first weights and the same test episodes) and given with their 95 % interval (Student's t), as a
-share of what `vectorized` with lag 0 reaches.
+Five seeds of each engine with the default settings and half the episodes, tested greedily. Differences are
+taken seed by seed (the same first weights and the same test episodes) and given with their 95 % interval
+(Student's t), as a share of what `vectorized` with lag 0 reaches.
 """
 
 from __future__ import annotations
