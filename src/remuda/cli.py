@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import pdb
 import sys
 import time
@@ -349,8 +348,7 @@ def _usage_sentence(error: Exception) -> str:
 
 def main() -> None:
     """Run the command line: one clear sentence and exit code 2 for bad input."""
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())  # where a game of one's own lies
+    sys.path.append(str(Path.cwd()))  # where a game of one's own may lie
     try:
         code = app(standalone_mode=False)
     except typer.Abort:
