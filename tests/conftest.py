@@ -108,6 +108,7 @@ def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp
     folder.mkdir()
     monkeypatch.chdir(folder)
     monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(sys, "path", list(sys.path))
 
     def run(*words: str | Path) -> Outcome:
         monkeypatch.setattr(sys, "argv", ["remuda", *map(str, words)])

@@ -6,6 +6,7 @@ import errno
 import pdb
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -348,7 +349,8 @@ def _usage_sentence(error: Exception) -> str:
 
 def main() -> None:
     """Run the command line: one clear sentence and exit code 2 for bad input."""
-    sys.path.append(str(Path.cwd()))  # where a game of one's own may lie
+    with suppress(OSError):  # somebody may have removed it
+        sys.path.append(str(Path.cwd()))  # where a game of one's own may lie
     try:
         code = app(standalone_mode=False)
     except typer.Abort:
