@@ -340,10 +340,9 @@ def test_check_says_what_holds(cli: Any) -> None:
     assert all(line.startswith("ok ") for line in lines)
 
 
-def test_check_fails_on_a_game_that_breaks_its_promise(
-    cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "broken_game.py").write_text(
+def test_check_fails_on_a_game_that_breaks_its_promise(cli: Any) -> None:
+    """The game lies where one stands."""
+    Path("broken_game.py").write_text(
         "import dataclasses\n"
         "from remuda.games.treasurehunt import ENTRY, Treasurehunt\n"
         "class Endless(Treasurehunt):\n"
@@ -352,7 +351,6 @@ def test_check_fails_on_a_game_that_breaks_its_promise(
         "        self.signals[0].rewards[:] = float('nan')\n"
         "BROKEN = dataclasses.replace(ENTRY, name='broken', make=Endless)\n"
     )
-    monkeypatch.syspath_prepend(tmp_path)
     outcome = cli("check", "broken_game:BROKEN")
     assert outcome.code == 1
     assert "FAIL rewards are finite" in outcome.out
