@@ -79,7 +79,8 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], rem
 
 
 def _take_terminal() -> None:
-    """Be who is hung up on when it is closed."""
+    """Be who is hung up on when it is closed, also if the tests themselves run under nohup."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
