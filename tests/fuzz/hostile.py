@@ -47,8 +47,9 @@ def times(quick: int, slow: int) -> pytest.MarkDecorator:
 
 
 def often(count: int) -> settings:
-    """So many examples, however long each takes."""
-    return settings(max_examples=count, deadline=None, suppress_health_check=list(HealthCheck))
+    """So many examples, however long each takes; few are always the same, many are others every time."""
+    few = count < 200
+    return settings(max_examples=count, deadline=None, suppress_health_check=list(HealthCheck), derandomize=few)
 
 
 @st.composite

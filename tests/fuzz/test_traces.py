@@ -79,7 +79,7 @@ def test_the_real_one_is_good(tmp_path: Path) -> None:
         assert verify(own).good
 
 
-@times(60, 2000)
+@times(40, 2000)
 def test_damaged_files(tmp_path: Path, count: int) -> None:
     good = packed({name: content for name, content in members().items() if "obs" not in name})
 
@@ -91,7 +91,7 @@ def test_damaged_files(tmp_path: Path, count: int) -> None:
     check()
 
 
-@times(60, 2000)
+@times(40, 2000)
 def test_damaged_arrays(tmp_path: Path, count: int) -> None:
     """The archive is whole, what is in it is not."""
     good = members()
@@ -118,7 +118,7 @@ DESCRIPTIONS = [
 SIZES = st.integers(-2, 5) | st.sampled_from([2**33, 2**40, *HUGE])
 
 
-@times(60, 2000)
+@times(40, 2000)
 def test_headers_that_lie(tmp_path: Path, count: int) -> None:
     good = members()
     shapes = st.lists(SIZES, max_size=4).map(tuple) | st.just((2, 6)) | st.sampled_from([None, 3, "x", (1.5,), ("a",)])
@@ -143,7 +143,7 @@ def test_headers_that_lie(tmp_path: Path, count: int) -> None:
     check()
 
 
-@times(60, 2000)
+@times(40, 2000)
 def test_arrays_of_other_kinds(tmp_path: Path, count: int) -> None:
     good = members()
     kinds = arrays_of.scalar_dtypes() | arrays_of.unicode_string_dtypes() | arrays_of.byte_string_dtypes()
@@ -210,7 +210,7 @@ def test_names_in_an_archive_lead_nowhere(tmp_path: Path, name: str) -> None:
 
 
 def test_a_member_that_is_no_array(tmp_path: Path) -> None:
-    for name in FIELDS:
+    for name in ("red", "variant", "seeds", "blue_action", "obs", "obs0", "reward", "decoys"):
         said = try_trace(tmp_path, packed({**members(), f"{name}.npy": b"just bytes"}))
         assert said is not None
         assert name in said
