@@ -40,7 +40,7 @@ def make_plan(settings: Mapping[str, Any]) -> Plan:
     for name in NESTED:
         plan[name].update(deepcopy(dict(_mapping(name, given.pop(name, {})))))
     for name, own in plan["learner_options"].items():
-        plan["learner_options"][name] = dict(_mapping(f"learner_options of {name}", own))
+        plan["learner_options"][name] = dict(_mapping(f"learner_options of {name!r}", own))
     epochs, interval = given.pop("epochs", None), given.pop("train_interval", None)
     used = _learners_in(given)
     for name, value in given.items():
@@ -78,7 +78,7 @@ def spec_of(plan: Plan) -> GameSpec:
 def _preset(name: Any) -> dict[str, Any]:
     if name is None:
         return {}
-    if name not in PRESETS:
+    if not isinstance(name, str) or name not in PRESETS:
         raise UnknownName("preset", str(name), PRESETS)
     return PRESETS[name]
 

@@ -305,7 +305,7 @@ def _interruptible(asked: threading.Event, progress: Progress) -> Iterator[None]
 def _restore(loop: Loop, recorder: Recorder, start_from: Path, facts: Facts) -> None:
     """Put everybody where the checkpoint says they were."""
     if recorder.identity() != {"game": facts.game, "players": facts.players, "agents": facts.agents}:
-        raise CheckpointError(f"checkpoint {start_from} belongs to another herd: {facts.players} in {facts.game}")
+        raise CheckpointError(f"checkpoint {start_from} belongs to another herd: {facts.players} in {facts.game!r}")
     try:
         loop.trainers.restore(facts.version, checkpoint.read(start_from, "learner"))
         rows = loop.trainers.rows()

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import yaml
 from hostile import HUGE, altered, damaged, deep, harmless, listing, make_odd, often, plain, refusal, times, tricks
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
@@ -266,7 +266,6 @@ def test_altered_facts_are_used_or_refused(copies: Any, half: Path, count: int) 
     @often(count)
     @given(altered(facts))
     def check(index: Any) -> None:
-        assume(not isinstance(index, dict) or str(index.get("game")).isprintable())  # it is shown as it is, as yet
         with copies() as run:
             seal(newest(run), json.loads(json.dumps(index)))
             use(run)
@@ -281,7 +280,6 @@ def test_one_altered_fact_is_used_or_refused(copies: Any, half: Path, count: int
     @often(count)
     @given(st.sampled_from(sorted(facts)), plain | st.lists(plain, max_size=3))
     def check(name: str, value: Any) -> None:
-        assume(name != "game" or str(value).isprintable())
         with copies() as run:
             seal(newest(run), {**facts, name: value})
             use(run)
