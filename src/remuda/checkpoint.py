@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from remuda.errors import CheckpointError, StorageError
+from remuda.errors import CheckpointError, StorageError, first_line
 
 FORMAT = 1
 INDEX = "checkpoint.json"
@@ -176,8 +176,7 @@ def read(path: Path, name: str) -> dict[str, NDArray[Any]]:
     except CheckpointError:
         raise
     except Exception as error:  # the file is foreign: whatever its reader raises is about the file
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise CheckpointError(f"checkpoint {path} is damaged: {file} cannot be read ({reason})") from None
+        raise CheckpointError(f"checkpoint {path} is damaged: {file} cannot be read ({first_line(error)})") from None
     return arrays
 
 

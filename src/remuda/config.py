@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, Self
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from remuda.errors import ConfigError, UnknownName
+from remuda.errors import ConfigError, UnknownName, first_line
 
 MOST_BYTES = 8 << 20
 """Of a file of settings."""
@@ -233,10 +233,6 @@ def _check_size(root: yaml.Node) -> None:
             waiting.extend((child, depth + 1) for child in own)
 
 
-def _reason(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
-
-
 def read_yaml(path: Path) -> dict[str, Any]:
     """The mapping in a YAML file; tags that would build objects are refused."""
     try:
@@ -248,7 +244,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise ConfigError(f"config file {path} cannot be read: {error.strerror}") from None
     except Exception as error:  # the file is foreign: whatever its reader raises is about the file
-        raise ConfigError(f"config file {path} is not plain YAML: {_reason(error)}") from None
+        raise ConfigError(f"config file {path} is not plain YAML: {first_line(error)}") from None
     if not isinstance(content, dict):
         raise ConfigError(f"config file {path} should be a mapping of option names to values")
     return {str(name): value for name, value in content.items()}
@@ -269,7 +265,7 @@ def read_assignments(assignments: list[str]) -> dict[str, Any]:
         try:
             result[name] = _parse(text)
         except Exception as error:  # it is foreign: whatever its reader raises is about the word
-            raise ConfigError(f"the value of {_shown(word)} is not plain YAML: {_reason(error)}") from None
+            raise ConfigError(f"the value of {_shown(word)} is not plain YAML: {first_line(error)}") from None
         if not text.strip():
             raise ConfigError(f"{word!r} has no value: give one, or leave it out")
         if isinstance(result[name], str):

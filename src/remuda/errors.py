@@ -21,6 +21,11 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 
+def first_line(error: BaseException) -> str:
+    """What somebody else's error says, in one line; its name where it says nothing."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
 class RemudaError(Exception):
     """The root: catch this to catch all of ours."""
 

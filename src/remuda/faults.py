@@ -23,7 +23,7 @@ from safetensors.numpy import load_file, save_file
 
 from remuda.collect import Flaw, Task
 from remuda.config import Options, Plan
-from remuda.errors import GameError, LearnerError, RunError
+from remuda.errors import GameError, LearnerError, RunError, first_line
 from remuda.fragment import Fragment, Purpose
 
 FAILURES = "failures"
@@ -199,5 +199,4 @@ def read_failure(run: Path, number: int) -> tuple[Record, list[NDArray[np.int64]
             raise ValueError("its episodes or actions are not what was written")
         return record, actions
     except Exception as error:  # the files are foreign: whatever their reader raises is about them
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise RunError(f"failure {number} of {run} cannot be read: {reason}") from None
+        raise RunError(f"failure {number} of {run} cannot be read: {first_line(error)}") from None

@@ -16,7 +16,7 @@ import numpy as np
 
 from remuda import checkpoint
 from remuda.config import Plan, read_yaml
-from remuda.errors import CheckpointError, RunError
+from remuda.errors import CheckpointError, RunError, first_line
 from remuda.game import GameSpec, Group
 from remuda.herd import LEARNERS, Part, assign, learner_options
 from remuda.policy import Policy, RandomPolicy
@@ -124,8 +124,7 @@ class Run:
         try:
             policy = LEARNERS[player].make_policy(group, len(agents), options, self.plan.precision, device)
         except (MemoryError, OverflowError, RuntimeError, ValueError) as error:
-            reason = (str(error).splitlines() or [type(error).__name__])[0]
-            raise RunError(f"the networks of {self.path} cannot be made here: {reason}") from error
+            raise RunError(f"the networks of {self.path} cannot be made here: {first_line(error)}") from error
         arrays = checkpoint.read(self.checkpoint(name, only="policy"), "policy")
         shapes = {n: a.shape for n, a in policy.named(policy.rows[:1])[0].items()}
         weights = []

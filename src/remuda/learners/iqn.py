@@ -16,7 +16,7 @@ from remuda.errors import CheckpointError, ConfigError
 from remuda.fragment import Fragment
 from remuda.game import Group
 from remuda.learners.iqn_network import IQNNetwork, Noise
-from remuda.learners.learner import NOT_FINITE, Learner, Post, State
+from remuda.learners.learner import Learner, Post, State
 from remuda.learners.memory import Batch, Memory
 from remuda.learners.schedule import PerAgent, schedule
 from remuda.learners.stack import LEAST_ROWS, Adam, StackedPolicy, chunks, init_keys, pad_windows, stack_frames
@@ -170,7 +170,7 @@ class IQN(Learner):
                     made[first:last] += good
         self.steps += made
         self._made += made
-        self.leave_out(np.where(ready, count - made, 0), NOT_FINITE)
+        self.leave_out(np.where(ready, count - made, 0))
         self.updates += count
 
     def report(self) -> dict[str, NDArray[np.float64]]:

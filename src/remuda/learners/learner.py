@@ -7,6 +7,8 @@ is rows, states of slices put together are the state of the whole.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +22,6 @@ from remuda.game import Group
 from remuda.policy import Policy
 
 State = dict[str, NDArray[Any]]
-NOT_FINITE = "their gradients were not finite"
 
 
 @dataclass(frozen=True)
@@ -102,18 +103,22 @@ class Learner(ABC):
     def skip(self, count: int) -> None:
         """Let the clocks go on as if `count` updates had been made; forget what was taken for them alone."""
 
-    def fail(self, count: int, error: Exception) -> None:
-        """`count` updates raised: go on with the weights there are."""
-        self.skip(count)
-        first = self.post.herd_first
-        what = f"learning raised {type(error).__name__}: {error}"
-        self.lapses.append(Lapse((first, first + self.post.agents), count, what, trace_of(error)))
+    @contextmanager
+    def forgiven(self, count: int) -> Iterator[None]:
+        """Whatever is raised in here costs `count` updates: the learner goes on with the weights it has."""
+        try:
+            yield
+        except Exception as error:
+            self.skip(count)
+            first = self.post.herd_first
+            what = f"learning raised {type(error).__name__}: {error}"
+            self.lapses.append(Lapse((first, first + self.post.agents), count, what, trace_of(error)))
 
-    def leave_out(self, counts: NDArray[np.int64], what: str) -> None:
-        """Note updates, (agents,), that were not made so that the weights stay good."""
+    def leave_out(self, counts: NDArray[np.int64]) -> None:
+        """Note updates, (agents,), that were not made because their gradients were not finite."""
         for agent in np.flatnonzero(counts):
             number = int(self.post.herd_first + agent)
-            self.lapses.append(Lapse((number, number + 1), int(counts[agent]), what))
+            self.lapses.append(Lapse((number, number + 1), int(counts[agent]), "their gradients were not finite"))
 
     def tell_lapses(self) -> list[Lapse]:
         """Those not told yet."""

@@ -22,7 +22,7 @@ from remuda.fragment import Fragment, of_agents
 from remuda.game import Group
 from remuda.kernels import kernel
 from remuda.learners.experience import Experience, Statistics, discount_advantages, lived, windows
-from remuda.learners.learner import NOT_FINITE, Learner, Post, State
+from remuda.learners.learner import Learner, Post, State
 from remuda.learners.ppo_network import PPONetwork
 from remuda.learners.schedule import PerAgent, schedule
 from remuda.learners.stack import (
@@ -250,7 +250,7 @@ class PPO(Learner):
                 report[name][low:high] = column
             self.steps[low:high] += made
             left_out[low:high] = self.options.passes * self.options.minibatches - made
-        self.leave_out(left_out, NOT_FINITE)
+        self.leave_out(left_out)
         if self.options.normalise_observations:  # only now: what was played was seen by the old measure
             for agent, life in enumerate(lives):
                 seen = life.windows[:, -self.network.obs_size :].astype(np.float64) * self.network.scale

@@ -188,11 +188,8 @@ class Student:
             post = learner.post
             own = cut(whole[post.group_index], slice(*message.worlds))
             self._lags.update(late([replace(own, versions=own.versions[:, post.first : post.last])], version))
-            try:
-                with span("take"):
-                    learner.take(copied(own) if learner.keeps_fragments else own)
-            except Exception as error:
-                learner.fail(0, error)
+            with learner.forgiven(0), span("take"):
+                learner.take(copied(own) if learner.keeps_fragments else own)
         self.connection.send(Taken(message.token, message.worlds, list(self.versions)))
         self._have += message.worlds[1] - message.worlds[0]
         plan = self.job.plan
@@ -216,11 +213,8 @@ class Student:
         """Make updates and publish what came of them."""
         self.life.beat(Phase.LEARNING, self.rounds)
         learner = self.learners[index]
-        try:
-            with span("update"):
-                learner.update(count)
-        except Exception as error:
-            learner.fail(count, error)
+        with learner.forgiven(count), span("update"):
+            learner.update(count)
         self.versions[index] += 1
         self._publish(index)
 

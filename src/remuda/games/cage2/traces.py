@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from remuda.errors import TraceError
+from remuda.errors import TraceError, first_line
 from remuda.games.cage2.network import EXPLOITS, N_ACTIONS, N_DECOYS, N_HOSTS, SUBNETS
 from remuda.games.cage2.observation import BITS
 from remuda.games.cage2.red import ASLEEP, B_LINE, MEANDER
@@ -121,8 +121,7 @@ def _read_arrays(path: Path) -> dict[str, NDArray[Any]]:
     except TraceError:
         raise
     except Exception as error:  # the file is foreign: whatever its reader raises is about the file
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise TraceError(f"trace {path} cannot be read: {reason}") from None
+        raise TraceError(f"trace {path} cannot be read: {first_line(error)}") from None
 
 
 def _check_shapes(path: Path, arrays: dict[str, NDArray[Any]]) -> None:
