@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,8 @@ import torch
 
 import remuda
 from remuda.cli import main
+from remuda.placement.ray import Cluster, require_ray
+from remuda.settings import make_plan
 
 torch.set_num_threads(1)  # two on a busy two-core machine make tiny products many times slower
 
@@ -35,6 +37,22 @@ class Outcome:
     code: int
     out: str
     err: str
+
+
+@pytest.fixture(scope="session")
+def ray_here() -> Iterator[None]:
+    """A Ray of this process, which runs use instead of starting and ending one each."""
+    cluster = Cluster(require_ray(), make_plan({"game": "treasurehunt", "n_workers": 4}), 256 << 20)
+    yield
+    cluster.close()
+
+
+@pytest.fixture(autouse=True)
+def _ray_for_those_who_need_it(request: pytest.FixtureRequest) -> None:
+    """Tests of every engine have one that is there already."""
+    parameters = getattr(getattr(request.node, "callspec", None), "params", {})
+    if parameters.get("engine") == "ray":
+        request.getfixturevalue("ray_here")
 
 
 @pytest.fixture(scope="session")

@@ -107,6 +107,10 @@ class Plan(Options):
     free_running: bool = Field(
         False, description="actor-learner: learners never wait, whatever updates_per_episode says"
     )
+    address: str | None = Field(None, description="ray: of a cluster that exists; default: one on this machine")
+    actor_cpus: float = Field(1.0, ge=0, description="ray: cores that each actor claims")
+    actor_gpus: float = Field(0.0, ge=0, description="ray: GPUs, or a share of one, that each actor claims")
+    actor_resources: dict[str, float] = Field({}, description="ray: what else each actor claims, e.g. {simulator: 1}")
     deterministic: bool = Field(False, description="wait so that every engine gives the same weights")
     device: Literal["cpu", "cuda", "auto"] = Field("auto", description="where the networks live")
 

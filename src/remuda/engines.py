@@ -22,6 +22,7 @@ from remuda.placement.local import LocalTrainers
 from remuda.placement.lockstep import LockstepCollectors
 from remuda.placement.pool import AHEAD, PoolCollectors, Shape
 from remuda.placement.processes import ProcessTrainers
+from remuda.placement.ray import RayCollectors, require_ray
 from remuda.placement.supervise import Crew, processes_forbidden, processes_unavailable
 from remuda.placement.thread import ThreadTrainers
 from remuda.placement.worker import script
@@ -64,6 +65,7 @@ class Engine:
     build: Callable[[Site], tuple[Collectors, Trainers]]
     free: bool = False  # nobody waits for a round, unless the plan says deterministic
     processes: bool = False  # whether it needs worker processes
+    extra: str = ""  # what must be installed besides, as pip calls it: remuda[extra]
     deterministic: bool = True  # whether `deterministic: true` can be promised
 
 
@@ -105,6 +107,11 @@ def _actor_learner(site: Site) -> tuple[Collectors, Trainers]:
     shape = _shape(site, actors, sync_interval=site.plan.sync_interval)
     pool = PoolCollectors(*_pool(site), shape, site.crew)
     return pool, ProcessTrainers(pool.job, learners, site.crew, site.folder)
+
+
+def _ray(site: Site) -> tuple[Collectors, Trainers]:
+    pool = RayCollectors(site.plan, site.spec, site.parts, site.device, site.stop, lambda text: site.crew.say(text))
+    return pool, _trainers(InlineTrainers, site, 1)
 
 
 def _pool(site: Site) -> tuple[Plan, GameSpec, list[Part], list[Seat], str]:
@@ -178,6 +185,10 @@ ENGINES = {
             "nothing; weights are versioned, lag is bounded and reported", _actor_learner, free=True, processes=True,
             deterministic=False,
         ),
+        Engine(
+            "ray", "Ray actors on this machine or a cluster, whole episodes as tasks", "inline",
+            "as executor", _ray, free=True, extra="ray",
+        ),
     )
 }  # fmt: skip
 
@@ -214,6 +225,10 @@ def check_engine(plan: Plan) -> None:
             f"engine={plan.engine} cannot promise deterministic=true: "
             "use engine=executor (in `parallel`: parallel_training: false), or drop it"
         )
+    if engine.extra:
+        require_ray()
+    elif plan.address:
+        raise ConfigError(f"address={plan.address} is for engine=ray, this is {plan.engine}: name one of them")
     if engine.processes and (reason := processes_forbidden()):
         raise cannot_run(plan, reason)
 

@@ -148,7 +148,7 @@ class Ledger:
         task = failure.task
         try:
             self.folder.mkdir(exist_ok=True)
-            number = max((int(path.stem) for path in self.folder.glob("[0-9]*.json")), default=0) + 1
+            number = max(_numbers(self.folder), default=0) + 1
             facts = Record(
                 purpose=task.purpose, exploration=task.exploration, episodes=list(task.episodes),
                 worlds=[episode % self.plan.worlds for episode in task.episodes], seed=self.plan.seed,
@@ -181,10 +181,15 @@ class Record(Options):
         return Task(tuple(self.episodes), self.purpose, self.exploration)
 
 
+def _numbers(folder: Path) -> list[int]:
+    """Of the failures in a folder."""
+    return [int(path.stem) for path in folder.glob("[0-9]*.json") if path.stem.isascii() and path.stem.isdigit()]
+
+
 def read_failure(run: Path, number: int) -> tuple[Record, list[NDArray[np.int64]]]:
     """The facts of failure `number` and its actions per group."""
     folder = run / FAILURES
-    known = sorted(int(path.stem) for path in folder.glob("[0-9]*.json") if path.stem.isascii() and path.stem.isdigit())
+    known = sorted(_numbers(folder))
     if number not in known:
         has = f"it has {known[0]} to {known[-1]}" if known else "it has none"
         raise RunError(f"{run} has no failure {number}: {has}")

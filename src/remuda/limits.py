@@ -19,6 +19,7 @@ DESCRIPTORS = 64
 """Open files of a run without workers, generously."""
 DESCRIPTORS_EACH = 4
 """Open files per worker in the first process: two ends of waiting for it, and some while it is replaced."""
+SHARED = Path("/dev/shm")
 GIB = 2**30
 
 
@@ -32,6 +33,8 @@ def check_limits(site: Site, collectors: Collectors, trainers: Trainers) -> None
             f"it is saved), {free / GIB:,.1f} GiB are free: {REMEDY}"
         )
     _check_disk(site, held)
+    if site.plan.engine == "ray" and not site.plan.address:
+        _check_shared_memory(collectors.memory_bytes())
     _check_descriptors(len(site.crew.workers))
 
 
@@ -67,6 +70,18 @@ def _check_disk(site: Site, held: int) -> None:
         raise ConfigError(
             f"this plan needs {needed / GIB:,.1f} GiB of disk for its checkpoints, {free / GIB:,.1f} GiB are free "
             f"at {place}: use another --out, or {REMEDY}"
+        )
+
+
+def _check_shared_memory(needed: int) -> None:
+    """Ray's object store lies there; where it does not fit, Ray works on the disk instead, slowly."""
+    free = shutil.disk_usage(SHARED).free if SHARED.is_dir() else 0
+    if needed > free:
+        megabytes = -(-needed // 2**20)
+        raise ConfigError(
+            f"engine=ray needs {megabytes:,} MiB of shared memory for this plan, {SHARED} has {free >> 20:,} free: "
+            f"`mount -o remount,size={megabytes}m {SHARED}`, for a container `--shm-size={megabytes}m`, or lower "
+            "worlds or episodes_per_update"
         )
 
 

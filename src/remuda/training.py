@@ -406,7 +406,7 @@ def _sum_up(loop: Loop, recorder: Recorder, crew: Crew, compile_s: float) -> Non
         },
         "processes": [
             {"name": worker.name, "peak_memory_bytes": worker.peak_bytes, "restarts": worker.restarts}
-            for worker in crew.workers
+            for worker in (*crew.workers, *loop.collectors.helpers)
         ],
         "failures": {
             "episodes_failed": loop.ledger.failures,

@@ -39,6 +39,7 @@ ENGINES: dict[str, dict[str, Any]] = {
     "sync": {"engine": "sync"},
     "executor": {"engine": "executor"},
     "actor-learner": {"engine": "actor-learner", "deterministic": False},
+    "ray": {"engine": "ray"},
 }
 ANOTHER = 0xBAD  # a number that decides which episodes are unlucky
 
@@ -126,7 +127,7 @@ def test_the_same_episodes_on_every_engine(train: Any, alone: remuda.Run, books:
         assert books(run) == books(alone)
 
 
-@pytest.mark.parametrize("engine", ["vectorized", "executor"])
+@pytest.mark.parametrize("engine", ["vectorized", "executor", "ray"])
 def test_a_failure_is_kept_with_all_it_takes_to_play_it_again(train: Any, cli: Any, engine: str) -> None:
     run = train(**ENGINES[engine])
     record, actions = read_failure(run.path, 1)

@@ -27,7 +27,6 @@ NAMES = [
     *dict.fromkeys(name for owner in OWNERS for name in owner.model_fields),
     "epochs", "parallel", "train_interval", "policy", "red_agent", "game.turns", "iqn.lr", "ppo.x", "x.y",
 ]  # fmt: skip
-pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered in cast")  # a gem may be worth 1e39
 GAMES = ["treasurehunt", "cage2", "remuda.testing:UNEQUAL", "remuda.testing:MASKED"]
 TAGS = [
     "!!python/object/apply:os.system ['touch {0}']",

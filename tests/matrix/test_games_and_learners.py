@@ -28,7 +28,7 @@ PLAN: dict[str, Any] = {
     "pictures": False, "seed": 11,
 }  # fmt: skip
 BY_ROUND = {"sequential", "vectorized", "sync"}
-FREE = {"threads", "executor", "actor-learner"}
+FREE = {"threads", "executor", "actor-learner", "ray"}
 
 
 def combinations() -> list[Any]:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from remuda import rng
 from remuda.config import Options
-from remuda.errors import CheckpointError, ConfigError
+from remuda.errors import ConfigError
 from remuda.fragment import Fragment
 from remuda.game import Group
 from remuda.learners.iqn_network import IQNNetwork, Noise
@@ -265,9 +265,8 @@ class IQN(Learner):
 
     def restore(self, state: State) -> None:
         """Become the learner that `state` was taken from."""
+        self.check_state(state)
         self.adam.restore(state)
-        if state["target"].shape != tuple(self.target.shape) or not np.isfinite(state["target"]).all():
-            raise CheckpointError("the checkpoint's target network does not fit this herd")
         self.target.copy_(torch.from_numpy(state["target"]))
         self.steps[:] = state["steps"]
         self.updates = int(state["updates"][0])

@@ -16,12 +16,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remuda.config import Options
+from remuda.errors import CheckpointError
 from remuda.faults import Lapse, trace_of
 from remuda.fragment import Fragment
 from remuda.game import Group
 from remuda.policy import Policy
 
 State = dict[str, NDArray[Any]]
+COUNTS = ("steps", "updates", "passes")
+"""Arrays of a state that count something."""
+MOST = 2**53
+"""No count comes so far."""
 
 
 @dataclass(frozen=True)
@@ -128,6 +133,19 @@ class Learner(ABC):
     @abstractmethod
     def state(self) -> State:
         """Everything the next update depends on, as arrays with one row per agent."""
+
+    def check_state(self, state: State) -> None:
+        """Refuse a state whose arrays have other shapes or types than our own, or numbers that are none."""
+        for name, own in self.state().items():
+            if name not in state or state[name].shape != own.shape or state[name].dtype != own.dtype:
+                raise CheckpointError(
+                    f"the checkpoint has no {name} of shape {own.shape} and type {own.dtype}: "
+                    "it belongs to another herd"
+                )
+            if own.dtype.kind == "f" and not np.isfinite(state[name]).all():
+                raise CheckpointError(f"the checkpoint has {name} that are not finite numbers")
+            if name in COUNTS and not ((state[name] >= 0) & (state[name] < MOST)).all():
+                raise CheckpointError(f"the checkpoint has {name} that nobody can have made")
 
     @abstractmethod
     def restore(self, state: State) -> None:

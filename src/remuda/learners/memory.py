@@ -53,6 +53,7 @@ class Memory:
         self.agents = agents
         self.capacity = capacity
         self.frames = frames
+        self.choices = group.actions
         size = int(np.prod(group.obs_shape))
         slots = (agents, capacity)
         self.obs = np.zeros((*slots, size), group.obs_dtype)
@@ -164,11 +165,10 @@ class Memory:
     def restore(self, state: dict[str, NDArray[Any]]) -> None:
         """Become the memory that `state` was taken from; compiled code trusts it, so it is checked first."""
         mine = self.state()
-        for name, array in mine.items():
-            if name not in state or state[name].shape != array.shape or state[name].dtype != array.dtype:
-                raise CheckpointError(f"the checkpoint's memory does not fit this herd: {name} has another shape")
         for agent in range(self.agents):
             _check_ring(state["leads"][agent], state["lengths"][agent], int(state["heads"][agent]))
+        if state["actions"].min() < 0 or state["actions"].max() >= self.choices:
+            raise CheckpointError("the checkpoint's memory has actions that this game has not")
         for name in ("obs", "actions", "rewards", "terminated", "mask"):
             if name in mine:
                 mine[name][:] = state[name]

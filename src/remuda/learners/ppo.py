@@ -22,6 +22,7 @@ from remuda.fragment import Fragment, of_agents
 from remuda.game import Group
 from remuda.kernels import kernel
 from remuda.learners.experience import Experience, Statistics, discount_advantages, lived, windows
+from remuda.learners.fused import judge
 from remuda.learners.learner import Learner, Post, State
 from remuda.learners.ppo_network import PPONetwork
 from remuda.learners.schedule import PerAgent, schedule
@@ -369,15 +370,15 @@ class PPO(Learner):
         count = actions.shape[1]
         arrays = network.layout.arrays(leaf)
         x = self._input(batch.windows, agents)
-        log_probs = network.log_probs(arrays, x, mask if mask.shape[2] else None)[:, :count]
-        chosen = log_probs.gather(2, actions.unsqueeze(2)).squeeze(2)
+        logits = network.logits(arrays, x, mask if mask.shape[2] else None)[:, :count]
+        chosen, entropies = judge(logits, actions)
         ratio = (chosen - old).exp()
         clipped = ratio.clamp(1.0 - options.clip, 1.0 + options.clip)
         policy_loss = -torch.minimum(ratio * advantages, clipped * advantages).mean(dim=1)
         scale = torch.from_numpy(self._scale()[agents]).to(leaf)
         wanted = (returns - scale[:, :1]) / scale[:, 1:]
         value_loss = (network.values(arrays, x)[:, :count] - wanted).square().mean(dim=1)
-        entropy = -(log_probs.exp() * log_probs).sum(dim=2).mean(dim=1)
+        entropy = entropies.mean(dim=1)
         bonus = self._entropy.at(self.updates, self.post.total_updates)[agents]
         loss = policy_loss + options.value_weight * value_loss - torch.from_numpy(bonus).to(leaf) * entropy
         kl = (old - chosen).mean(dim=1)
@@ -397,6 +398,7 @@ class PPO(Learner):
 
     def restore(self, state: State) -> None:
         """Become the learner that `state` was taken from."""
+        self.check_state(state)
         self.adam.restore(state)
         self.returns.moments[:] = state["returns"]
         self.observed.moments[:] = state["observed"]

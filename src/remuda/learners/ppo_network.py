@@ -5,9 +5,11 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
 from remuda.game import Group
+from remuda.learners.fused import FORBIDDEN, tanh
 from remuda.learners.stack import Layout, StackedNetwork, add_linear, linear, padded
 
 if TYPE_CHECKING:
@@ -34,15 +36,21 @@ class PPONetwork(StackedNetwork):
         for i in range(last + 1):
             x = linear(x, arrays[f"{name}.{i}.weight"], arrays[f"{name}.{i}.bias"], self.precision)
             if i < last:
-                x = x.tanh() if self.options.activation == "tanh" else x.relu()
+                x = tanh(x) if self.options.activation == "tanh" else x.relu()
         return x
+
+    def logits(self, arrays: dict[str, Tensor], x: Tensor, mask: Tensor | None) -> Tensor:
+        """How much every action is preferred, (agents, rows, padded actions); the padding is forbidden."""
+        logits = self.run(arrays, "actor", x)
+        logits.detach()[:, :, self.actions :] = FORBIDDEN  # whose gradients are 0
+        if mask is not None:
+            forbidden = torch.nn.functional.pad(~mask, (0, logits.shape[2] - self.actions))
+            logits = logits.masked_fill(forbidden, FORBIDDEN)
+        return logits
 
     def log_probs(self, arrays: dict[str, Tensor], x: Tensor, mask: Tensor | None) -> Tensor:
         """Log-probability of every action, (agents, rows, actions)."""
-        logits = self.run(arrays, "actor", x)[:, :, : self.actions]
-        if mask is not None:
-            logits = logits.masked_fill(~mask, -1e9)
-        return logits.log_softmax(dim=2)
+        return self.logits(arrays, x, mask).log_softmax(dim=2)[:, :, : self.actions]
 
     def values(self, arrays: dict[str, Tensor], x: Tensor) -> Tensor:
         """What the critic says, (agents, rows); standardised if the options say so."""

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -89,8 +89,18 @@ class Piece:
         return [cut(fragment, self.worlds) for fragment in self.delivery.fragments]
 
 
+class Helper(Protocol):
+    """Somebody who works for us elsewhere."""
+
+    name: str
+    restarts: int
+    peak_bytes: int
+
+
 class Collectors(ABC):
     """Plays tasks. `start` first, `close` last; `recv` only while tasks are out."""
+
+    helpers: Sequence[Helper] = ()  # who are no worker processes of the crew
 
     spent: Spent  # on collecting, so far
     waited_s: float = 0.0  # collectors had nothing to do, all of them together

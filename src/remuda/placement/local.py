@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from remuda.collect import shares
 from remuda.config import Plan
+from remuda.errors import CheckpointError
 from remuda.learners.learner import Learner
 from remuda.placement.base import Piece, Rows, Spent, Trainers, Update, late, under
 from remuda.telemetry.timeline import span
@@ -134,6 +135,8 @@ class LocalTrainers(Trainers):
         self.version = self.taken = version
         for part, slices in self.learners.items():
             own, first = under(state, f"{part}/"), 0
+            if any(len(array) != sum(learner.post.agents for learner in slices) for array in own.values()):
+                raise CheckpointError("it is of another number of agents")
             for learner in slices:
                 last = first + learner.post.agents
                 learner.restore({name: array[first:last] for name, array in own.items()})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -299,7 +300,9 @@ def standard_error(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def remove(folder: Path) -> None:
     """Delete a checkpoint, its index first so that half of one is never taken for a whole."""
-    (folder / checkpoint.INDEX).unlink(missing_ok=True)
-    for file in folder.iterdir():
-        file.unlink()
-    folder.rmdir()
+    if not folder.is_dir():  # nor ever was one
+        folder.unlink()
+        return
+    with suppress(OSError):
+        (folder / checkpoint.INDEX).unlink()
+    shutil.rmtree(folder)

@@ -1,0 +1,27 @@
+"""A cluster of several nodes on this machine, as a program: prints its address, then does what it is told."""
+
+from __future__ import annotations
+
+import sys
+
+from ray.cluster_utils import Cluster
+
+
+def main() -> None:
+    """`add` a node, `remove` one as if its machine had failed; the end of the input is the end of the cluster."""
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    for _ in range(2):
+        cluster.add_node(num_cpus=1)
+    print(cluster.address, flush=True)
+    for line in sys.stdin:
+        if line.strip() == "add":
+            print(cluster.add_node(num_cpus=1).node_id, flush=True)
+        else:
+            node = next(iter(cluster.worker_nodes))
+            cluster.remove_node(node, allow_graceful=False)
+            print(node.node_id, flush=True)
+    cluster.shutdown()
+
+
+if __name__ == "__main__":
+    main()
