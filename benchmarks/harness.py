@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
-import platform
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import numba
-import numpy as np
-import torch
+from remuda.telemetry.processes import machine
+
+__all__ = ["Claim", "compare", "machine", "rate", "remuda"]
 
 
 @dataclass(frozen=True)
@@ -27,17 +24,6 @@ class Claim:
     over: str
     under: str
     least: float | None = None
-
-
-def machine() -> str:
-    """The processor and the versions that matter."""
-    model = "unknown processor"
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        names = [line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if "model name" in line]
-        model = names[0] if names else model
-    versions = f"Python {platform.python_version()}, torch {torch.__version__}, numba {numba.__version__}"
-    return f"{model}, {len(os.sched_getaffinity(0))} cores; {versions}, numpy {np.__version__}"
 
 
 def rate(work: Callable[[], int], seconds: float, clock: Callable[[], float] = time.process_time) -> float:

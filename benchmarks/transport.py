@@ -138,7 +138,7 @@ def compare_fragments() -> None:
             ours.send(Play(token, task))
             order = theirs.recv()
             room.fragments(order.token.slot, order.task, manner)  # what the worker fills
-            theirs.send(Played(token, filled.turns, 0.0, 0.0, 0))
+            theirs.send(Played(token, filled.turns, 0.0, 0.0, 0, []))
             played = ours.recv()
             owners.move(token, "worker", LOOP)
             take(room.fragments(token.slot, task, manner, played.turns)[0])

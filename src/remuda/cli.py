@@ -17,6 +17,8 @@ from rich.table import Table
 from rich.text import Text
 
 import remuda
+from remuda.compare import compare as compare_engines
+from remuda.compare import page
 from remuda.config import Options, Parallel, Plan, read_assignments, read_yaml
 from remuda.engines import AUTO, AUTO_RULE, ENGINES
 from remuda.errors import ConfigError, RemudaError, RunError, StorageError, UsageError
@@ -30,6 +32,7 @@ from remuda.replay import replay_failure
 from remuda.run import CONFIG, Run, to_json
 from remuda.settings import PRESETS, make_plan, spec_of
 from remuda.telemetry.report import make_film, play, seats_of
+from remuda.threads import cores
 from remuda.training import start
 
 app = typer.Typer(
@@ -137,6 +140,53 @@ def evaluate(
         table.add_row(str(agent), f"{mean:.2f}", _pm(width), *(f"{m[agent]:.2f}" for m in summary["metrics"].values()))
     Console().print(table)
     print(f"total return {summary['total_return']:.2f} {_pm(summary['total_return_ci95'])} over {episodes} episodes")
+
+
+@app.command(context_settings=ANY_FLAG)
+def compare(
+    game: Annotated[str, typer.Argument(help="a shipped game or module:entry of your own")],
+    words: Words = None,
+    engines: Annotated[str, typer.Option(help="all, or names with commas between")] = "all",
+    n_workers: Annotated[str, typer.Option(help="numbers of workers, with commas between")] = str(cores()),
+    seconds: Annotated[float, typer.Option(help="how long to measure each time", min=0.1)] = 20.0,
+    repeats: Annotated[int, typer.Option(help="how often, taking turns", min=1)] = 3,
+    ideal: Annotated[bool, typer.Option("--ideal", help="show what a machine that never waits would do")] = False,
+    on_cores: Annotated[str | None, typer.Option("--cores", help="predict machines, e.g. 8,32,128")] = None,
+    html: Annotated[Path, typer.Option(help="the page to write")] = Path("compare.html"),
+    json_file: Annotated[Path | None, typer.Option("--json", help="a file for all figures")] = None,
+) -> None:
+    """Try one plan on several engines: which should I use here?
+
+    `remuda compare cage2 --engines all --n-workers 2,10,100 --seconds 20 --json out.json`
+    """
+    console = Console(stderr=True)
+    counts, machines = _numbers("n_workers", n_workers), _numbers("cores", on_cores) if on_cores else []
+    for path in filter(None, (html, json_file)):
+        if not path.absolute().parent.is_dir():
+            raise ConfigError(f"{path} cannot be written: there is no directory {path.absolute().parent}")
+    with console.status("measuring") as status:
+        shown = compare_engines(
+            {"game": game, **_words(words)}, engines, counts, seconds, repeats, ideal, machines,
+            " ".join(["remuda", *sys.argv[1:]]), lambda text: status.update(f"measuring {text}"),
+        )  # fmt: skip
+    for table in page.tables(shown):
+        Console().print(table)
+    if shown.ideal is not None:
+        print(f"ideal machine: {shown.ideal:,.1f} episodes/s")
+    html.write_text(page.html(shown), encoding="utf-8")
+    if json_file is not None:
+        json_file.write_text(to_json(page.as_json(shown), indent=1), encoding="utf-8")
+    print(f"look at {html}")
+    if not shown.advice:
+        raise ConfigError("no engine could run this plan; the table says why")
+
+
+def _numbers(name: str, text: str) -> list[int]:
+    """2,10,100 as numbers."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdigit() and 0 < int(part) <= 4096 for part in parts):
+        raise ConfigError(f"{name}={text} should be whole numbers from 1 to 4096 with commas between, e.g. 2,10,100")
+    return [int(part) for part in parts]
 
 
 @app.command()

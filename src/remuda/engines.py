@@ -65,6 +65,7 @@ class Engine:
     build: Callable[[Site], tuple[Collectors, Trainers]]
     free: bool = False  # nobody waits for a round, unless the plan says deterministic
     processes: bool = False  # whether it needs worker processes
+    machines: bool = False  # whether it can use more than this one
     extra: str = ""  # what must be installed besides, as pip calls it: remuda[extra]
     deterministic: bool = True  # whether `deterministic: true` can be promised
 
@@ -187,7 +188,7 @@ ENGINES = {
         ),
         Engine(
             "ray", "Ray actors on this machine or a cluster, whole episodes as tasks", "inline",
-            "as executor", _ray, free=True, extra="ray",
+            "as executor", _ray, free=True, machines=True, extra="ray",
         ),
     )
 }  # fmt: skip

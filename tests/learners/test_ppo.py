@@ -57,7 +57,8 @@ def plain_advantages(own: PPO, fragment: Fragment, world: int, agent: int) -> li
     """Generalised advantages of one life, straight from the definition."""
     after = windows(fragment, 2, ahead=1)[:, world, agent]
     critic = plain(own, "critic", agent)
-    values = fragment.extras["value"][:, world, agent].tolist()
+    now = torch.from_numpy(windows(fragment, 2)[:, world, agent]).float()
+    values = critic(now)[:, 0].tolist()
     rewards = fragment.rewards[:, world, agent]
     deltas = []
     for t in range(fragment.turns):

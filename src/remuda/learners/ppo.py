@@ -39,10 +39,10 @@ from remuda.policy import Choice, Policy, Sight, explore
 from remuda.rng import Stream, uniform
 from remuda.threads import thread_pool
 
-LOG_PROB, VALUE = "log_prob", "value"
+LOG_PROB = "log_prob"
 SHARDS, SHARD_ROWS = 4, 256  # a minibatch is learned in up to so many pieces of at least so many rows
 LEAST_SPREAD = 1e-3  # of an observation that is divided by it
-STATISTICS = 2  # columns after the weights in a row: centre and spread of the returns
+VALUE_ROWS = 4096  # judged by the critic at once
 
 
 class PPOOptions(Options):
@@ -73,26 +73,21 @@ class PPOOptions(Options):
 
 
 class PPOPolicy(StackedPolicy):
-    """Samples from the actor; remembers how likely the action was and what the critic thought.
+    """Samples from the actor and remembers how likely the action was; the critic is asked when there is to learn."""
 
-    The last two columns of a row are the centre and spread of the returns.
-    """
-
-    extras = (LOG_PROB, VALUE)
+    extras = (LOG_PROB,)
 
     def __init__(self, group: Group, agents: int, options: PPOOptions, precision: str, device: str) -> None:
         self.network = PPONetwork(group, options, precision, device)
-        super().__init__(group, agents, self.network.layout, STATISTICS, device)
-        self._rows[:, -1] = 1.0
+        super().__init__(group, agents, self.network.layout, 0, device)
         self.frames = options.frames
 
     def act(self, sight: Sight, first: int, last: int) -> Choice:
         """Sample, or take the likeliest where exploration is given."""
         worlds, agents = sight.keys.shape
         log_probs = np.empty((worlds, agents, self.group.actions), np.float32)
-        values = np.empty((worlds, agents), np.float32)
         for low, high in chunks(agents, self.network.row_bytes(max(worlds, LEAST_ROWS))):
-            self._think(sight, low, high, first, log_probs, values)
+            self._think(sight, low, high, first, log_probs)
         actions = np.empty((worlds, agents), np.int64)
         if sight.exploration is None:
             _sample(np.exp(log_probs), sight.keys, actions)
@@ -100,14 +95,11 @@ class PPOPolicy(StackedPolicy):
             chance = np.full(agents, sight.exploration)
             actions = explore(log_probs.argmax(axis=2), chance, sight, self.group.actions)
         chosen = np.take_along_axis(log_probs, actions[:, :, None], axis=2)[:, :, 0]
-        centre, spread = self._rows[first:last, -2], self._rows[first:last, -1]
-        return Choice(actions, {LOG_PROB: chosen, VALUE: values * spread + centre})
+        return Choice(actions, {LOG_PROB: chosen})
 
     @torch.no_grad()
-    def _think(
-        self, sight: Sight, low: int, high: int, first: int, log_probs: NDArray[Any], values: NDArray[Any]
-    ) -> None:
-        """Fill in what actor and critic of agents low … high-1 say."""
+    def _think(self, sight: Sight, low: int, high: int, first: int, log_probs: NDArray[Any]) -> None:
+        """Fill in what the actors of agents low … high-1 say."""
         network, worlds = self.network, len(sight.keys)
         x = stack_frames(sight.obs[:, :, low:high], sight.ages[:, low:high], network.scale, network.inputs)
         x = x.to(network.device)
@@ -118,7 +110,6 @@ class PPOPolicy(StackedPolicy):
             mask = allowed.to(network.device)
         arrays = self.slice(first + low, first + high)
         log_probs[:, low:high] = network.log_probs(arrays, x, mask)[:, :worlds].transpose(0, 1).cpu().numpy()
-        values[:, low:high] = network.values(arrays, x)[:, :worlds].transpose(0, 1).cpu().numpy()
 
 
 class PPO(Learner):
@@ -162,7 +153,7 @@ class PPO(Learner):
         return PPOPolicy(group, agents, options, precision, device)
 
     def rows(self) -> NDArray[np.float32]:
-        """Weights, then centre and spread of the returns.
+        """Weights.
 
         Where observations are normalised the first layers are given such that they do it themselves: who
         acts, and who takes the trained network elsewhere, need not know.
@@ -175,7 +166,7 @@ class PPO(Learner):
             for name in ("actor", "critic"):
                 arrays[f"{name}.0.weight"].div_(spread)
                 arrays[f"{name}.0.bias"].sub_((arrays[f"{name}.0.weight"] * centre).sum(dim=2))
-        return np.concatenate([weights.cpu().numpy(), self._scale().astype(np.float32)], axis=1)
+        return weights.cpu().numpy().copy()
 
     def _scale(self) -> NDArray[np.float64]:
         """Centre and spread that the critic's standardised values are multiplied out with, (agents, 2)."""
@@ -200,7 +191,7 @@ class PPO(Learner):
 
     def advantages(self, fragment: Fragment) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Generalised advantages and the values they are relative to, (turns, worlds, agents)."""
-        values = fragment.extras[VALUE]
+        values = self._values(fragment)
         ended = fragment.terminated | fragment.truncated
         cut_off = fragment.alive & ~fragment.terminated  # where a value beyond the data is needed
         cut_off[:-1] &= fragment.truncated[:-1] | ~fragment.alive[1:]
@@ -213,6 +204,22 @@ class PPO(Learner):
         flags = (fragment.terminated, ended | cut_off, fragment.alive)
         discount_advantages(rewards, values, following, flags, gamma, self.options.gae_lambda, result)
         return result, values
+
+    @torch.no_grad()
+    def _values(self, fragment: Fragment) -> NDArray[np.float32]:
+        """What the critics think of every turn, (turns, worlds, agents)."""
+        arrays, scale = self.network.layout.arrays(self.weights), self._scale()
+        seen = windows(fragment, self.network.frames)
+        values = np.empty(fragment.actions.shape, np.float32)
+        turns = max(1, VALUE_ROWS // fragment.actions.shape[1])
+        for agent in range(self.post.agents):
+            own = {name: array[agent : agent + 1] for name, array in arrays.items()}
+            for first in range(0, len(values), turns):
+                part = seen[first : first + turns, :, agent]
+                x = self._input(part.reshape(1, -1, part.shape[2]), slice(agent, agent + 1))
+                guess = self.network.values(own, x)[0, : part.shape[0] * part.shape[1]].cpu().numpy()
+                values[first : first + turns, :, agent] = guess.reshape(part.shape[:2])
+        return values * scale[:, 1].astype(np.float32) + scale[:, 0].astype(np.float32)
 
     @torch.no_grad()
     def _look_beyond(self, fragment: Fragment, cut_off: NDArray[np.bool_], following: NDArray[np.float32]) -> None:

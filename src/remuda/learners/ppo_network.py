@@ -35,8 +35,10 @@ class PPONetwork(StackedNetwork):
         last = len(self.options.layers)
         for i in range(last + 1):
             x = linear(x, arrays[f"{name}.{i}.weight"], arrays[f"{name}.{i}.bias"], self.precision)
-            if i < last:
-                x = tanh(x) if self.options.activation == "tanh" else x.relu()
+            if i < last and self.options.activation == "relu":
+                x = x.relu()
+            elif i < last:  # one call less for those who act, fewer passes for those who learn
+                x = tanh(x) if torch.is_grad_enabled() else x.tanh()
         return x
 
     def logits(self, arrays: dict[str, Tensor], x: Tensor, mask: Tensor | None) -> Tensor:

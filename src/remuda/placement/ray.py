@@ -39,6 +39,7 @@ from remuda.placement.base import Collectors, Delivery, Helper, Rows, Spent
 from remuda.placement.pool import AHEAD
 from remuda.placement.slots import Layout
 from remuda.placement.supervise import LOOK_UP_S, RESTARTS, Limits
+from remuda.telemetry.processes import family
 from remuda.telemetry.timeline import span
 from remuda.threads import cores
 
@@ -146,7 +147,7 @@ class Hand:
     asked: Any = None  # reference to its answer how far it is
     turns: int = -1  # begun when it last answered
     turn: int = 0
-    heard: float = 0.0  # when it was last seen to get on
+    heard: float = field(default_factory=time.monotonic)  # when it was last seen to get on
     idle_since: float = 0.0
 
     @property
@@ -191,6 +192,7 @@ class RayCollectors(Collectors):
         self._published = 0
         self._known: dict[str, Hand] = {}  # the last one of every name
         self._looked = 0.0  # when we last looked how large the cluster is
+        self._listened = 0.0  # when we last looked for silence
         self._begun = False
         self._failures = 0  # deaths since anybody last finished anything
         self._waiting: deque[Task] = deque()
@@ -249,7 +251,7 @@ class RayCollectors(Collectors):
 
     def capacity(self) -> int:
         """So many that nobody runs out of work while we are busy."""
-        return self._size * max(1, len(self.hands)) * AHEAD
+        return self._size * max(1, sum(bool(hand.node) for hand in self.hands)) * AHEAD
 
     def send(self, task: Task) -> None:
         """Queue it, and deal it at once if somebody has a hand free."""
@@ -286,14 +288,17 @@ class RayCollectors(Collectors):
         return self._ready.popleft()
 
     def _listen(self, timeout_s: float) -> bool:
-        """Wait for whatever is ready first and deal with it; False when the time is over."""
+        """Wait for whatever is ready first and deal with it and all else that is; False when the time is over."""
         self._stop()
         by_reference = {reference: hand for hand in self.hands for reference in hand.references}
         with span("wait"):
             wait_s = max(0.0, min(LOOK_UP_S, timeout_s))
-            done, _ = self._ray.wait(list(by_reference), num_returns=1, timeout=wait_s)
+            done, others = self._ray.wait(list(by_reference), num_returns=1, timeout=wait_s)
+        if done and others:
+            done += self._ray.wait(others, num_returns=len(others), timeout=0)[0]
         for reference in done:
-            self._hear(by_reference[reference], reference)
+            if reference in by_reference[reference].references:  # which it may have lost over another one
+                self._hear(by_reference[reference], reference)
         self._look_for_silence()
         return bool(done) or timeout_s > 0
 
@@ -341,6 +346,10 @@ class RayCollectors(Collectors):
     def _look_for_silence(self) -> None:
         """Ask those who have played long how far they are; who does not get on is ended."""
         now, limit = time.monotonic(), self.limits.turn
+        if now - self._listened > 4 * LOOK_UP_S:  # we were busy, or stopped together with everybody
+            for hand in self.hands:
+                hand.heard = now
+        self._listened = now
         for hand in list(self.hands):
             if not hand.dealt or now - hand.heard < limit / 2:
                 continue
@@ -360,6 +369,8 @@ class RayCollectors(Collectors):
         with suppress(Exception):  # it is gone already, or on its way
             self._ray.kill(hand.actor)
         mine = [dealt.task for dealt in hand.dealt]
+        hand.dealt.clear()
+        hand.verdict = hand.asked = hand.hello = None  # whatever it may still say
         if its_node:
             self._say(f"{hand.name} was lost with its node: what it played is played again")
         else:
@@ -392,7 +403,8 @@ class RayCollectors(Collectors):
         """The object store: rounds on their way, what actors are about to bring, and some versions."""
         seats = [make_seat(part, self.plan, self.spec, self.device) for part in self.parts]
         per_task = Layout.of(self.spec, seats, self._size).slot_bytes
-        tasks = (2 + self.plan.lag) * -(-self.plan.round_episodes // self._size) + self.capacity() // self._size
+        workers = self.plan.n_workers or cores()
+        tasks = (2 + self.plan.lag) * -(-self.plan.round_episodes // self._size) + AHEAD * workers
         rows = sum(seat.policy.rows.nbytes for seat, part in zip(seats, self.parts, strict=True) if part.learns)
         return max(LEAST_STORE, tasks * per_task + 4 * rows)
 
@@ -470,8 +482,9 @@ class Cluster:
                 )
             if (address := self._ray.nodes()[0]["NodeManagerAddress"]) != LOOPBACK:
                 raise OSError(f"this version of Ray insists on listening beyond this machine ({address})")
+            others = list(family(os.getpid()))[1:]
             self._warden = subprocess.Popen(
-                ["/bin/sh", "-c", WARDEN, str(self._folder), *map(str, _family(os.getpid()))],
+                ["/bin/sh", "-c", WARDEN, str(self._folder), *map(str, others)],
                 stdin=subprocess.PIPE,
                 start_new_session=True,
             )
@@ -518,16 +531,6 @@ class Cluster:
             self._warden.communicate()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
-
-
-def _family(pid: int) -> list[int]:
-    """Everybody a process has started, and whom they have."""
-    own: list[int] = []
-    for children in Path(f"/proc/{pid}/task").glob("*/children"):
-        with suppress(OSError):  # a thread that has ended
-            for child in map(int, children.read_text().split()):
-                own += [child, *_family(child)]
-    return own
 
 
 @contextmanager

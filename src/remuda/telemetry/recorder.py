@@ -29,6 +29,7 @@ Row = dict[str, Any]
 SYSTEM = (
     "round", "episodes", "wall_s", "lag_mean", "lag_max", "episodes_dropped", "versions_published",
     "loop_waited_s", "collectors_waited_s", "learners_waited_s", "slots_used",
+    "collect_wall_s", "collect_cpu_s", "learn_wall_s", "learn_cpu_s",
 )  # fmt: skip
 
 
@@ -146,6 +147,10 @@ class Recorder:
             "collectors_waited_s": collectors.waited_s,
             "learners_waited_s": trainers.learners_waited_s,
             "slots_used": collectors.slots_used,
+            "collect_wall_s": collectors.spent.wall,
+            "collect_cpu_s": collectors.spent.cpu,
+            "learn_wall_s": self.learning.wall,
+            "learn_cpu_s": self.learning.cpu,
         }
 
     def _rows(self, round_: int, tally: Tally) -> list[Row]:
