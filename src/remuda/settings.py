@@ -18,7 +18,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     # The settings of the study "workflow search" on CAGE 2, without its mistakes: episodes are cut apart,
     # and what comes after the last step is the critic's guess instead of the next episode.
     "workflow_rl": {
-        "game": "cage2", "learner": "ppo", "worlds": 100, "episodes_per_update": 100, "lag": 1,
+        "game": "cage2", "learner": "ppo", "worlds": 100, "episodes_per_update": 100,
         "layers": [64, 64], "activation": "tanh", "passes": 6, "beta2": 0.99, "minibatches": 1, "lr": 0.002,
         "gamma": 0.99, "gae_lambda": 1.0, "clip": 0.2, "entropy": 0.01, "grad_clip": 1000.0,
     },

@@ -108,7 +108,7 @@ def test_a_cluster_of_ones_own_stays_on_this_machine_and_ends_with_the_run(start
     assert "ray: 2 actors, a cluster of its own on this machine" in (one.out / "console.log").read_text()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGKILL])
 def test_ending_the_first_process(start: Any, undisturbed: Any, number: signal.Signals) -> None:
     one: Training = start()
     one.wait(lambda: len(one.saved) >= 2)
@@ -121,7 +121,7 @@ def test_ending_the_first_process(start: Any, undisturbed: Any, number: signal.S
     assert again.result["weights_sha256"] == undisturbed(EPISODES)
 
 
-@pytest.mark.parametrize("fault", ["kill", "exit"])
+@pytest.mark.parametrize("fault", ["kill", pytest.param("exit", marks=pytest.mark.slow)])
 def test_an_actor_that_dies_is_replaced(faulty: Any, undisturbed: Any, tmp_path: Path, fault: str) -> None:
     run = faulty(fault=fault, fault_file=str(tmp_path / "trap"))
     assert run.result["weights_sha256"] == undisturbed(24)
@@ -132,13 +132,14 @@ def test_an_actor_that_dies_is_replaced(faulty: Any, undisturbed: Any, tmp_path:
         remuda.replay.replay_failure(run.path, 1)
 
 
-@pytest.mark.parametrize("fault", ["hang", "spin"])
+@pytest.mark.parametrize("fault", ["hang", pytest.param("spin", marks=pytest.mark.slow)])
 def test_an_actor_that_falls_silent_is_replaced(faulty: Any, undisturbed: Any, tmp_path: Path, fault: str) -> None:
     run = faulty(fault=fault, fault_file=str(tmp_path / "trap"), turn_limit_s=3.0)
     assert run.result["weights_sha256"] == undisturbed(24)
     assert "was silent for" in (run.path / "console.log").read_text()
 
 
+@pytest.mark.slow
 def test_an_actor_that_is_only_slow_is_left_alone(faulty: Any, tmp_path: Path) -> None:
     brake = tmp_path / "brake"
     brake.touch()
@@ -170,6 +171,7 @@ def test_weights_are_put_once_per_version_and_fragments_are_not_copied(
     assert not any(writeable), "what lies in the object store is only lent"
 
 
+@pytest.mark.slow
 def test_too_many_deaths_end_the_run_after_saving(faulty: Any, tmp_path: Path) -> None:
     with pytest.raises(remuda.RemudaError, match=r"more than max_failures=0\.1 allows"):
         faulty(fault="kill")

@@ -46,7 +46,19 @@ def compare(
         ideal=ideal(plan, turns, figures, cores_here()) if with_ideal and turns and measured else None,
         here=cores_here(),
         predictions=_predictions(plan, spec, turns, measured, cores) if turns and cores else (),
+        foreseen=_foreseen(plan, spec, turns, measured) if turns and cores else (),
     )
+
+
+def _foreseen(plan: Plan, spec: GameSpec, turns: Turns, measured: Sequence[Figures]) -> list[Prediction]:
+    """What was measured, predicted."""
+    here = cores_here()
+    return [
+        Prediction(
+            own.variant.engine, own.variant.workers, here, predict(plan, spec, turns, own, own.variant.workers, here)
+        )
+        for own in measured
+    ]
 
 
 def _predictions(

@@ -43,6 +43,7 @@ class Comparison:
     ideal: float | None = None  # episodes per second
     here: int = 1  # cores
     predictions: Sequence[Prediction] = ()
+    foreseen: Sequence[Prediction] = ()  # for this machine, of what was measured
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,7 @@ def as_json(shown: Comparison) -> dict[str, Any]:
         "advice": [vars(line) for line in shown.advice],
         "ideal_episodes_per_s": shown.ideal,
         "predicted": [vars(one) for one in shown.predictions],
+        "predicted_here": [vars(one) for one in shown.foreseen],
     }  # fmt: skip
 
 
@@ -235,6 +237,16 @@ def _predicted(shown: Comparison) -> list[str]:
         for one in shown.predictions
     ]
     head = ("engine", "cores", "workers", "episodes/s", "100,000 episodes")
+    seen = {(own.variant.engine, own.variant.workers): own for own in shown.figures}
+    here = [
+        [
+            (own := seen[one.engine, one.workers]).variant.name,
+            f"{one.episodes_per_s:,.1f}",
+            f"{own.rate:,.1f} ({own.spread[0]:,.1f} to {own.spread[1]:,.1f})",
+            f"{one.episodes_per_s / own.rate:.2f}",
+        ]
+        for one in shown.foreseen
+    ]
     return [
         "<h2>Predicted for other machines</h2>",
         '<p class="note">Nothing in this part was measured, except the diamonds: each engine’s schedule was simulated '
@@ -242,4 +254,7 @@ def _predicted(shown: Comparison) -> list[str]:
         "it; nor is a network between machines.</p>",
         _svg(figure),
         _table(head, rows, "predicted"),
+        "<h2>How far off such predictions are</h2>",
+        '<p class="note">The same simulation for this machine, beside what was measured on it.</p>',
+        _table(("engine", "predicted", "measured", "ratio"), here, ""),
     ]
