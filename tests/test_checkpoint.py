@@ -20,6 +20,7 @@ import pytest
 import remuda
 from remuda import checkpoint
 from remuda.errors import CheckpointError, StorageError
+from remuda.telemetry import recorder
 
 SOURCES = Path(remuda.__file__).parent
 GOOD, NEWEST = "000000009", "000000012"
@@ -420,3 +421,14 @@ def test_nothing_is_unpickled() -> None:
         if suspects.search(line)
     ]
     assert found == []
+
+
+def test_removing_what_lies_where_a_checkpoint_was(tmp_path: Path) -> None:
+    file, folder, odd = tmp_path / "000000001", tmp_path / "000000002", tmp_path / "000000003"
+    file.write_text("no checkpoint")
+    write(folder, 1.0)
+    (folder / "more" / "deep").mkdir(parents=True)
+    (odd / INDEX).mkdir(parents=True)
+    for path in (file, folder, odd):
+        recorder.remove(path)
+    assert not list(tmp_path.iterdir())

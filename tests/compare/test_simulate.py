@@ -11,6 +11,7 @@ from remuda.compare import simulate
 from remuda.compare.measure import Figures, Trial, Variant
 from remuda.compare.simulate import Machine, Sleep, Turns, Work, ideal, predict, probe
 from remuda.settings import make_plan, spec_of
+from remuda.threads import cores
 
 COMPILED = make_plan({"game": "treasurehunt", "agents": 4, "worlds": 16})
 SIMULATOR = make_plan({"game": "remuda.testing:SLOW", "turns": 10, "worlds": 100, "episodes_per_update": 20})
@@ -19,7 +20,7 @@ AWAKE = Turns(100.0, np.zeros(1))
 
 def figures(engine: str, workers: int, collect: float, learn: float, other: float = 0.0, wall: float = 0.0) -> Figures:
     """As if they had been measured; per episode."""
-    trial = Trial(1.0, 1.0, 1.0, 1, collect, learn, other, wall or collect, learn, 0.0, 0, 9)
+    trial = Trial(1.0, 1.0, 1.0, 1, collect, learn, other, wall or collect, learn / min(workers, cores()), 0.0, 0, 9)
     return Figures(Variant(engine, workers), [trial])
 
 

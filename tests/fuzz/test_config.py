@@ -224,3 +224,12 @@ def test_the_command_says_one_sentence(cli: Any, tmp_path: Path, trick: str) -> 
         assert (outcome.code, outcome.out) == (2, "")
         assert outcome.err.startswith("error: ")
         assert outcome.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["gem", "food", "bone", "wall"])
+@pytest.mark.parametrize("value", [1e39, -1e300, [1.0, 1e39]])
+def test_rewards_beyond_single_precision_are_refused(name: str, value: Any) -> None:
+    said = refusal(lambda: make_plan({"game": "treasurehunt", name: value}))
+    assert said is not None
+    assert name in said
+    assert "single precision" in said

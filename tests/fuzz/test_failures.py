@@ -259,3 +259,11 @@ def test_a_schedule_of_nothing_is_the_first_weights(copies: Any, run: Path) -> N
     with copies() as copy:
         (copy / SCHEDULE).write_text(json.dumps(lines_of(run)[0]))
         assert refusal(lambda: replay(copy)) is None
+
+
+@pytest.mark.parametrize("name", ["1x.json", "0009.json.old", "\u0663.json", "99999999999999999999x.json"])
+def test_other_files_among_failures_are_nobodys(copies: Any, name: str) -> None:
+    with copies() as run:
+        (run / FAILURES / name).write_text("{}")
+        record, _ = replay_failure(run, 1)
+        assert record.turn == 3

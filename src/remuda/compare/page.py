@@ -238,15 +238,13 @@ def _predicted(shown: Comparison) -> list[str]:
     ]
     head = ("engine", "cores", "workers", "episodes/s", "100,000 episodes")
     seen = {(own.variant.engine, own.variant.workers): own for own in shown.figures}
-    here = [
-        [
-            (own := seen[one.engine, one.workers]).variant.name,
-            f"{one.episodes_per_s:,.1f}",
-            f"{own.rate:,.1f} ({own.spread[0]:,.1f} to {own.spread[1]:,.1f})",
-            f"{one.episodes_per_s / own.rate:.2f}",
-        ]
-        for one in shown.foreseen
-    ]
+    here = []
+    for one in shown.foreseen:
+        found = seen[one.engine, one.workers]
+        low, high = found.spread
+        measured = f"{found.rate:,.1f} ({low:,.1f} to {high:,.1f})"
+        ratio = f"{one.episodes_per_s / found.rate:.2f}"
+        here.append([found.variant.name, f"{one.episodes_per_s:,.1f}", measured, ratio])
     return [
         "<h2>Predicted for other machines</h2>",
         '<p class="note">Nothing in this part was measured, except the diamonds: each engine’s schedule was simulated '

@@ -166,6 +166,9 @@ class Schedule:
         self.together = find_game(plan.game).together
         self.threads_here = min(cores_here(), own.variant.workers)
         self._used_threads = own.median("collect_cpu_s") / max(own.median("collect_wall_s"), 1e-9)
+        together = min(self.threads_here, self.agents * self.shards)
+        used = own.median("learn_cpu_s") / max(own.median("learn_wall_s"), 1e-9)
+        self._learning_together = min(1.0, used / together) if together > 1 else 1.0  # share of threads that work
         self._chance = np.random.default_rng(0)
         self._tasks: deque[int] = deque()  # episodes each
         self._played = 0  # episodes nobody has learned from
@@ -214,9 +217,12 @@ class Schedule:
     def _learn(self, threads: int) -> Actor:
         """A round, on so many threads."""
         threads = max(1, min(threads, self.agents * self.shards))
+        seconds = self.round * self.learn_s / threads
 
         def part() -> Actor:
-            yield Work(self.round * self.learn_s / threads)
+            yield Work(seconds)
+            if threads > 1:  # threads wait for each other, and for the interpreter
+                yield Sleep(seconds * (1 / self._learning_together - 1))
 
         yield from self._fork([part() for _ in range(threads)])
 

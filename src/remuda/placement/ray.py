@@ -205,12 +205,13 @@ class RayCollectors(Collectors):
         return min(plan.round_episodes, -(-plan.worlds // workers)) if find_game(plan.game).together else 1
 
     def start(self) -> None:
-        """Find or start the cluster, and wait for the first actor."""
+        """Find or start the cluster, and wait for the first actor; in a cluster of our own for all of them."""
         self._cluster = Cluster(self._ray, self.plan, self.memory_bytes())
         self._size = self._share(self._wanted())
         self._hire()
         deadline = time.monotonic() + self.limits.start * (1 + len(self.hands) / 100)
-        while not any(hand.node for hand in self.hands):
+        enough = all if self._cluster.ours else any
+        while not enough(hand.node for hand in self.hands):
             if time.monotonic() > deadline:
                 raise ConfigError(
                     f"engine=ray: no actor found a place within {self.limits.start:.0f} s; each wants "
