@@ -39,9 +39,9 @@ class Outcome:
     err: str
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def ray_here() -> Iterator[None]:
-    """A Ray of this process, which runs use instead of starting and ending one each."""
+    """A Ray of this process, which the runs of a module use instead of starting and ending one each."""
     cluster = Cluster(require_ray(), make_plan({"game": "treasurehunt", "n_workers": 4}), 256 << 20)
     yield
     cluster.close()

@@ -21,7 +21,7 @@ COLUMNS = (
 MANY = 100_000
 COLOURS = {"collecting": "#3b7dd8", "learning": "#e08a1e", "moving data": "#9b59b6", "waiting": "#d9dde3"}
 STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; color: #1d2733; max-width: 72rem; margin: 2rem auto; padding: 0 1rem }
+body { font: 15px/1.5 system-ui, sans-serif; color: #1d2733; max-width: 88rem; margin: 2rem auto; padding: 0 1rem }
 h1 { font-size: 1.5rem } h2 { font-size: 1.15rem; margin-top: 2.2rem }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums }
 th, td { padding: .3rem .6rem; border-bottom: 1px solid #e3e7ec; text-align: right; white-space: nowrap }
@@ -225,7 +225,10 @@ def _predicted(shown: Comparison) -> list[str]:
         if best is not None:
             axes.plot(shown.here, best, marker="D", markersize=8, color=line.get_color(), markeredgecolor="black")
     axes.set(xscale="log", yscale="log", xlabel="cores", ylabel="episodes per second")
-    axes.legend(fontsize="small")
+    counts = sorted({one.cores for one in shown.predictions})
+    axes.set_xticks(counts, [str(count) for count in counts])
+    axes.minorticks_off()
+    axes.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1.0, 1.0))
     rows = [
         [
             one.engine,

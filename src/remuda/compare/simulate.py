@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from remuda import rng
 from remuda.check import seats
 from remuda.collect import Manner, Player, Task, shares
 from remuda.compare.measure import Figures
@@ -25,6 +27,7 @@ from remuda.herd import assign
 from remuda.learners.ppo import SHARDS
 from remuda.loop import ROUNDS_AHEAD
 from remuda.placement.pool import AHEAD
+from remuda.rng import Stream
 from remuda.threads import cores as cores_here
 from remuda.threads import one_thread_each
 
@@ -37,6 +40,8 @@ ROUNDS = 12
 WAVES = 8
 """Episodes of every worker in a simulation, at least: where turns are even they come in waves."""
 MOST_EVENTS = 400_000
+DRAWS = 10_007
+"""Sleeps drawn; then they are the same again."""
 
 
 @dataclass(frozen=True)
@@ -169,7 +174,8 @@ class Schedule:
         together = min(self.threads_here, self.agents * self.shards)
         used = own.median("learn_cpu_s") / max(own.median("learn_wall_s"), 1e-9)
         self._learning_together = min(1.0, used / together) if together > 1 else 1.0  # share of threads that work
-        self._chance = np.random.default_rng(0)
+        drawn = rng.uniforms(rng.keys(rng.key(0, Stream.CHECK), np.arange(1)), DRAWS)[0]
+        self._sleeps: Iterator[float] = cycle(turns.asleep_s[(drawn * len(turns.asleep_s)).astype(np.int64)].tolist())
         self._tasks: deque[int] = deque()  # episodes each
         self._played = 0  # episodes nobody has learned from
         self._out = 0  # episodes
@@ -186,7 +192,7 @@ class Schedule:
 
     def _asleep(self) -> float:
         """A turn's sleep."""
-        return float(self._chance.choice(self.turns.asleep_s)) if self.turns.sleepy else 0.0
+        return next(self._sleeps)
 
     def _play(self, episodes: int) -> Actor:
         """Episodes in one process or thread; worlds that sleep do so one after another."""
