@@ -20,7 +20,7 @@ from remuda.placement.base import Collectors, Trainers
 from remuda.placement.inline import InlineCollectors, InlineTrainers
 from remuda.placement.local import LocalTrainers
 from remuda.placement.lockstep import LockstepCollectors
-from remuda.placement.pool import AHEAD, PoolCollectors, Shape
+from remuda.placement.pool import AHEAD, PoolCollectors, Shape, task_size
 from remuda.placement.processes import ProcessTrainers
 from remuda.placement.ray import RayCollectors, require_ray
 from remuda.placement.supervise import Crew, processes_forbidden, processes_unavailable
@@ -68,6 +68,11 @@ class Engine:
     machines: bool = False  # whether it can use more than this one
     extra: str = ""  # what must be installed besides, as pip calls it: remuda[extra]
     deterministic: bool = True  # whether `deterministic: true` can be promised
+
+    @property
+    def hires(self) -> bool:
+        """Whether its workers are processes of their own, of which there may be more than cores."""
+        return self.processes or self.machines
 
 
 def _sequential(site: Site) -> tuple[Collectors, Trainers]:
@@ -124,8 +129,7 @@ def _shape(site: Site, workers: int, **how: Any) -> Shape:
     """A worker's share of the worlds is a task, and a slot has room for it."""
     plan = site.plan
     workers = min(workers, max(plan.worlds, plan.round_episodes))
-    together = find_game(plan.game).together
-    size = min(plan.round_episodes, -(-plan.worlds // workers)) if together else 1
+    size = task_size(plan, workers)
     per_round = -(-plan.round_episodes // size) + -(-plan.round_episodes // plan.worlds)
     slots = (2 + plan.lag) * per_round + how.get("ahead", AHEAD) * workers
     return Shape(workers, size, slots, **how)

@@ -33,8 +33,7 @@ def check_limits(site: Site, collectors: Collectors, trainers: Trainers) -> None
             f"it is saved), {free / GIB:,.1f} GiB are free: {REMEDY}"
         )
     _check_disk(site, held)
-    if site.plan.engine == "ray" and not site.plan.address:
-        _check_shared_memory(collectors.memory_bytes())
+    _check_shared_memory(site.plan.engine, collectors.store_bytes())
     _check_descriptors(len(site.crew.workers))
 
 
@@ -73,15 +72,15 @@ def _check_disk(site: Site, held: int) -> None:
         )
 
 
-def _check_shared_memory(needed: int) -> None:
+def _check_shared_memory(engine: str, needed: int) -> None:
     """Ray's object store lies there; where it does not fit, Ray works on the disk instead, slowly."""
     free = shutil.disk_usage(SHARED).free if SHARED.is_dir() else 0
     if needed > free:
         megabytes = -(-needed // 2**20)
         raise ConfigError(
-            f"engine=ray needs {megabytes:,} MiB of shared memory for this plan, {SHARED} has {free >> 20:,} free: "
-            f"`mount -o remount,size={megabytes}m {SHARED}`, for a container `--shm-size={megabytes}m`, or lower "
-            "worlds or episodes_per_update"
+            f"engine={engine} needs {megabytes:,} MiB of shared memory for this plan, "
+            f"{SHARED} has {free >> 20:,} free: `mount -o remount,size={megabytes}m {SHARED}`, "
+            f"for a container `--shm-size={megabytes}m`, or lower worlds or episodes_per_update"
         )
 
 

@@ -10,6 +10,7 @@ import pytest
 from remuda.compare import simulate
 from remuda.compare.measure import Figures, Trial, Variant
 from remuda.compare.simulate import Machine, Sleep, Turns, Work, ideal, predict, probe
+from remuda.engines import ENGINES
 from remuda.settings import make_plan, spec_of
 from remuda.threads import cores
 
@@ -86,7 +87,7 @@ def test_who_waits_for_the_slowest_waits_longer_where_turns_are_uneven() -> None
 
 
 def test_every_engine_can_be_predicted() -> None:
-    for engine in ("sequential", "vectorized", "threads", "sync", "executor", "actor-learner", "ray"):
+    for engine in ENGINES:
         for plan, turns in ((COMPILED, AWAKE), (SIMULATOR, Turns(10.0, np.array([0.01, 0.1])))):
             assert rate(plan, turns, figures(engine, 2, 0.01, 0.01), 2, 2) > 0
 

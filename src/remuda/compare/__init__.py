@@ -82,6 +82,6 @@ def _staffs(engine: str, tried: Sequence[int], cores: int) -> list[int]:
     """Numbers of workers somebody with so many cores would think of."""
     if engine == "sequential":
         return [1]
-    if not (ENGINES[engine].processes or ENGINES[engine].extra):
+    if not ENGINES[engine].hires:
         return [cores]
     return sorted({*tried, cores, max(1, cores // 4)})

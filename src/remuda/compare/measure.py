@@ -131,7 +131,7 @@ def variants(engines: str, counts: Sequence[int]) -> list[Variant]:
     for name in names:
         if name == "sequential":
             result.append(Variant(name, 1))
-        elif ENGINES[name].processes or ENGINES[name].extra:
+        elif ENGINES[name].hires:
             result += [Variant(name, count) for count in sorted(set(counts))]
         else:  # threads in one process: more of them than cores help nobody
             result += [Variant(name, count) for count in sorted({min(count, cores()) for count in counts})]
@@ -178,7 +178,7 @@ def try_out(plan: Plan, variant: Variant, seconds: float) -> Trial:
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             )  # fmt: skip
             try:
-                return _watch(process, run / "system.csv", began, seconds, plan)
+                return _watch(process, run / "system.csv", began, seconds)
             except subprocess.TimeoutExpired as error:
                 raise ConfigError(f"{variant.name}: {error}") from None
             except ChildProcessError:
@@ -189,7 +189,7 @@ def try_out(plan: Plan, variant: Variant, seconds: float) -> Trial:
                 _end(process)
 
 
-def _watch(process: subprocess.Popen[Any], books: Path, began: float, seconds: float, plan: Plan) -> Trial:
+def _watch(process: subprocess.Popen[Any], books: Path, began: float, seconds: float) -> Trial:
     """Wait for the first round, then for `seconds` and one round more; look at memory on the way."""
     deadline, first, peak, look_again = began + START_LIMIT_S, 0.0, 0, 0.0
     cpu = 0.0
@@ -213,7 +213,7 @@ def _watch(process: subprocess.Popen[Any], books: Path, began: float, seconds: f
     last = time.monotonic()
     used = (tree_cpu_s(process.pid) - cpu) / (last - first)
     _end(process)
-    return _read(books, first - began, peak, used, plan)
+    return _read(books, first - began, peak, used)
 
 
 def _rounds(books: Path) -> int:
@@ -224,7 +224,7 @@ def _rounds(books: Path) -> int:
         return 0
 
 
-def _read(books: Path, cold_s: float, peak: int, cpu_per_s: float, plan: Plan) -> Trial:
+def _read(books: Path, cold_s: float, peak: int, cpu_per_s: float) -> Trial:
     """Figures from the first round learned to the last; from the very beginning where there is only one."""
     table: Table = read_table(books)
     start = dict.fromkeys(table, 0.0)

@@ -26,7 +26,7 @@ from remuda.games import find_game
 from remuda.herd import assign
 from remuda.learners.ppo import SHARDS
 from remuda.loop import ROUNDS_AHEAD
-from remuda.placement.pool import AHEAD
+from remuda.placement.pool import AHEAD, task_size
 from remuda.rng import Stream
 from remuda.threads import cores as cores_here
 from remuda.threads import one_thread_each
@@ -168,7 +168,6 @@ class Schedule:
         learning = [part for part in assign(plan, spec) if part.learns]
         self.agents = max(1, sum(part.agents for part in learning))
         self.shards = SHARDS if all(part.player == "ppo" for part in learning) else 1
-        self.together = find_game(plan.game).together
         self.threads_here = min(cores_here(), own.variant.workers)
         self._used_threads = own.median("collect_cpu_s") / max(own.median("collect_wall_s"), 1e-9)
         together = min(self.threads_here, self.agents * self.shards)
@@ -321,7 +320,7 @@ class Schedule:
     def _hands(self, workers: int) -> int:
         """Have workers take tasks; returns how many episodes may be out."""
         workers = min(workers, max(self.plan.worlds, self.round))
-        size = min(self.round, -(-self.plan.worlds // workers)) if self.together else 1
+        size = task_size(self.plan, workers)
 
         def hand() -> Actor:
             while True:

@@ -163,7 +163,10 @@ class Memory:
         return arrays if self.mask is None else {**arrays, "mask": self.mask}
 
     def restore(self, state: dict[str, NDArray[Any]]) -> None:
-        """Become the memory that `state` was taken from; compiled code trusts it, so it is checked first."""
+        """Become the memory that `state` was taken from, whose shapes and types the learner has checked.
+
+        Compiled code trusts the rest, so that is checked first.
+        """
         mine = self.state()
         for agent in range(self.agents):
             _check_ring(state["leads"][agent], state["lengths"][agent], int(state["heads"][agent]))

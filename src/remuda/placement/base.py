@@ -138,6 +138,10 @@ class Collectors(ABC):
         """Bytes it holds ready for fragments, where that is known beforehand."""
         return 0
 
+    def store_bytes(self) -> int:
+        """Bytes it needs in the system's shared memory."""
+        return 0
+
     def oldest(self) -> int | None:
         """The oldest version anybody is playing with right now; None where nobody plays."""
         return None

@@ -13,6 +13,7 @@ from remuda.errors import OrderError, WorkerError
 from remuda.faults import Failure
 from remuda.fragment import Purpose
 from remuda.game import GameSpec
+from remuda.games import find_game
 from remuda.herd import Part
 from remuda.placement.base import Collectors, Delivery, Rows, Spent
 from remuda.placement.slots import Layout, Owners, Room, Token
@@ -23,6 +24,11 @@ from remuda.placement.worker import Broke, CollectJob, Play, Played
 AHEAD = 2
 """Tasks a worker has at once: one it plays and one it can go on with while we are busy."""
 LOOP = "loop"  # who owns a slot that is filled and not yet given back
+
+
+def task_size(plan: Plan, workers: int) -> int:
+    """Episodes in a task: a worker's share of the worlds where a game plays many at once, else one."""
+    return min(plan.round_episodes, -(-plan.worlds // workers)) if find_game(plan.game).together else 1
 
 
 @dataclass

@@ -36,7 +36,7 @@ from remuda.game import GameSpec
 from remuda.games import find_game
 from remuda.herd import Part, make_seat
 from remuda.placement.base import Collectors, Delivery, Helper, Rows, Spent
-from remuda.placement.pool import AHEAD
+from remuda.placement.pool import AHEAD, task_size
 from remuda.placement.slots import Layout
 from remuda.placement.supervise import LOOK_UP_S, RESTARTS, Limits
 from remuda.telemetry.processes import family
@@ -50,8 +50,20 @@ LEAST_STORE = 128 << 20
 LOOPBACK = "127.0.0.1"
 CONNECT_S = 10.0
 """Longest a cluster may take to answer at all."""
-WARDEN = 'read _; kill -9 "$@" 2>/dev/null; rm -rf "$0"'
-"""What a shell does that only waits for us to be gone: some processes of Ray would live on for a minute."""
+WARDEN = """
+import os, shutil, signal, sys
+from contextlib import suppress
+family = []
+for pid in sys.argv[2:]:
+    with suppress(OSError):
+        family.append(os.pidfd_open(int(pid)))
+sys.stdin.read()
+for process in family:
+    with suppress(OSError):
+        signal.pidfd_send_signal(process, signal.SIGKILL)
+shutil.rmtree(sys.argv[1], ignore_errors=True)
+"""
+"""A program that only waits for us to be gone: some processes of Ray would live on for a minute."""
 QUIETLY = {
     "RAY_USAGE_STATS_ENABLED": "0",  # nobody is told
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # what it does from now on, and warns about
@@ -197,17 +209,12 @@ class RayCollectors(Collectors):
         self._failures = 0  # deaths since anybody last finished anything
         self._waiting: deque[Task] = deque()
         self._ready: deque[Delivery] = deque()
-        self._size = self._share(plan.n_workers or cores())
-
-    def _share(self, workers: int) -> int:
-        """Episodes in a task: a worker's share of the worlds where a game plays many at once."""
-        plan = self.plan
-        return min(plan.round_episodes, -(-plan.worlds // workers)) if find_game(plan.game).together else 1
+        self._size = task_size(plan, plan.n_workers or cores())
 
     def start(self) -> None:
         """Find or start the cluster, and wait for the first actor; in a cluster of our own for all of them."""
         self._cluster = Cluster(self._ray, self.plan, self.memory_bytes())
-        self._size = self._share(self._wanted())
+        self._size = task_size(self.plan, self._wanted())
         self._hire()
         deadline = time.monotonic() + self.limits.start * (1 + len(self.hands) / 100)
         enough = all if self._cluster.ours else any
@@ -409,6 +416,10 @@ class RayCollectors(Collectors):
         rows = sum(seat.policy.rows.nbytes for seat, part in zip(seats, self.parts, strict=True) if part.learns)
         return max(LEAST_STORE, tasks * per_task + 4 * rows)
 
+    def store_bytes(self) -> int:
+        """The object store, where it is on this machine because of us."""
+        return 0 if self.plan.address else self.memory_bytes()
+
     @property
     def slots_used(self) -> int:  # type: ignore[override]
         """Tasks that are out, or done and not taken yet."""
@@ -468,6 +479,7 @@ class Cluster:
         workers = self.plan.n_workers or cores()
         self._folder = Path(tempfile.mkdtemp(prefix="remuda-ray-"))
         self.ours = True
+        before = set(family(os.getpid()))
         try:
             with _within_this_machine():
                 self._ray.init(
@@ -481,20 +493,24 @@ class Cluster:
                     _node_ip_address=LOOPBACK,
                     _temp_dir=str(self._folder),
                 )
-            if (address := self._ray.nodes()[0]["NodeManagerAddress"]) != LOOPBACK:
-                raise OSError(f"this version of Ray insists on listening beyond this machine ({address})")
-            others = list(family(os.getpid()))[1:]
-            self._warden = subprocess.Popen(
-                ["/bin/sh", "-c", WARDEN, str(self._folder), *map(str, others)],
-                stdin=subprocess.PIPE,
-                start_new_session=True,
-            )
-        except Exception as error:
-            self.close()
-            raise ConfigError(
-                f"engine=ray: no cluster could be started here: {first_line(error)}; "
-                "start one with `ray start --head` and give its address, or use engine=executor"
-            ) from error
+        except Exception as error:  # Ray raises what it likes, bare exceptions among it
+            raise self._refused(first_line(error)) from error
+        if (address := self._ray.nodes()[0]["NodeManagerAddress"]) != LOOPBACK:
+            raise self._refused(f"this version of Ray insists on listening beyond this machine ({address})")
+        own = [str(pid) for pid in family(os.getpid()) if pid not in before]
+        self._warden = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", WARDEN, str(self._folder), *own],
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+        )
+
+    def _refused(self, why: str) -> ConfigError:
+        """The error, with nothing left behind."""
+        self.close()
+        return ConfigError(
+            f"engine=ray: no cluster could be started here: {why}; "
+            "start one with `ray start --head` and give its address, or use engine=executor"
+        )
 
     def hire(self, kind: type, *args: Any) -> Any:
         """An actor of this kind on any node with room for it, the nodes taking turns."""
