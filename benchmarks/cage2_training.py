@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -37,11 +36,18 @@ def collecting(worlds: int, one_by_one: bool) -> Callable[[], float]:
     return lambda: rate(work, 0.5)
 
 
-def train(episodes: int) -> dict[str, Any]:
-    """Train the preset in a process of its own."""
-    settings = ("preset=workflow_rl", "pictures=false", f"checkpoint_every={episodes}", "evaluate_episodes=100")
+def train(*words: str) -> None:
+    """Train the preset in a process of its own and print where the time went."""
+    settings = ("preset=workflow_rl", "pictures=false", f"checkpoint_every={EPISODES}", "evaluate_episodes=100", *words)
     with tempfile.TemporaryDirectory() as folder:
-        return remuda("train", *settings, "--total-episodes", str(episodes), "--out", f"{folder}/run")
+        result = remuda("train", *settings, "--total-episodes", str(EPISODES), "--out", f"{folder}/run")
+    seconds = {side: own["cpu"] for side, own in result["seconds"].items()}
+    ideal = sum(seconds.values()) / cores()
+    print(f"\nCAGE 2, preset workflow_rl {' '.join(words)}, {EPISODES:,} episodes on {cores()} cores\n  {machine()}")
+    print(f"  wall {result['wall_s']:.0f} s, {result['episodes_per_s']:.0f} episodes/s (wanted under 300 s)")
+    print("  processor seconds: " + ", ".join(f"{side} {cpu:.0f}" for side, cpu in seconds.items()))
+    print(f"  of what the cores allow: {ideal / result['wall_s']:.2f} (wanted at least 0.8)")
+    print(f"  mean return of the last tenth {result['mean_return'][0]:.1f}", flush=True)
 
 
 def main() -> None:
@@ -58,11 +64,6 @@ def main() -> None:
             "steps/s",
             repeats=5,
         )
-    result = train(EPISODES)
-    seconds = {side: own["cpu"] for side, own in result["seconds"].items()}
-    ideal = sum(seconds.values()) / cores()
-    print(f"\nCAGE 2, preset workflow_rl, {EPISODES:,} episodes on {cores()} cores\n  {machine()}")
-    print(f"  wall {result['wall_s']:.0f} s, {result['episodes_per_s']:.0f} episodes/s (wanted under 300 s)")
-    print("  processor seconds: " + ", ".join(f"{side} {cpu:.0f}" for side, cpu in seconds.items()))
-    print(f"  of what the cores allow: {ideal / result['wall_s']:.2f} (wanted at least 0.8)")
-    print(f"  mean return of the last tenth {result['mean_return'][0]:.1f}")
+    train("engine=vectorized")
+    train("engine=vectorized", "lag=1")
+    train("engine=executor")

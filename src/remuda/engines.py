@@ -99,7 +99,7 @@ def _sync(site: Site) -> tuple[Collectors, Trainers]:
 
 def _executor(site: Site) -> tuple[Collectors, Trainers]:
     pool = PoolCollectors(*_pool(site), _shape(site, site.workers), site.crew)
-    return pool, _trainers(InlineTrainers, site, 1)
+    return pool, _trainers(InlineTrainers, site, cores())
 
 
 def _actor_learner(site: Site) -> tuple[Collectors, Trainers]:
@@ -117,7 +117,7 @@ def _actor_learner(site: Site) -> tuple[Collectors, Trainers]:
 
 def _ray(site: Site) -> tuple[Collectors, Trainers]:
     pool = RayCollectors(site.plan, site.spec, site.parts, site.device, site.stop, lambda text: site.crew.say(text))
-    return pool, _trainers(InlineTrainers, site, 1)
+    return pool, _trainers(InlineTrainers, site, cores())
 
 
 def _pool(site: Site) -> tuple[Plan, GameSpec, list[Part], list[Seat], str]:

@@ -41,7 +41,7 @@ from remuda.telemetry.metrics import read_table
 from remuda.telemetry.progress import Progress
 from remuda.telemetry.recorder import Recorder, Row, remove, storage
 from remuda.telemetry.report import draw
-from remuda.threads import one_thread_each
+from remuda.threads import keep_freed_memory, one_thread_each
 
 Callback = Callable[[list[Row]], bool | None]
 LOCK = ".lock"
@@ -129,6 +129,7 @@ def _go(
     crew = Crew(stop, limits=Limits.of(plan), rehearsal=script(plan, spec))
     site = Site(plan, spec, parts, resolve_device(plan.device), stop, crew, folder)
     with ExitStack() as stack:
+        keep_freed_memory()
         stack.enter_context(one_thread_each())
         collectors, trainers = _build(site)
         facts = _facts(start_from, plan) if start_from else Facts.of_the_start()

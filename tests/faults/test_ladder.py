@@ -210,26 +210,27 @@ def _same(one: dict[str, NDArray[Any]], other: dict[str, NDArray[Any]]) -> bool:
     return all(np.array_equal(one[name], other[name]) for name in one)
 
 
-@pytest.mark.parametrize(("learner", "kind"), [("iqn", IQN), ("ppo", PPO)])
+@pytest.mark.parametrize(("learner", "kind", "verb"), [("iqn", IQN, "_loss"), ("ppo", PPO, "_gradient")])
 @pytest.mark.parametrize("engine", ["vectorized", "threads"])
-def test_a_loss_that_is_not_finite_costs_its_agent_that_update_and_nobody_else(
-    train: Any, monkeypatch: pytest.MonkeyPatch, learner: str, kind: Any, engine: str
+def test_what_is_not_finite_costs_its_agent_that_update_and_nobody_else(
+    train: Any, monkeypatch: pytest.MonkeyPatch, learner: str, kind: Any, verb: str, engine: str
 ) -> None:
     good = train("good", learner, **ENGINES[engine], what="nothing")
-    loss = kind._loss
+    original = getattr(kind, verb)
     spoilt = [0]
 
-    def spoil(self: Any, rows: torch.Tensor, *args: Any) -> Any:
-        result = loss(self, rows, *args)
+    def spoil(self: Any, *args: Any) -> Any:
+        result = original(self, *args)
         mine = self.post.herd_first == 0
         spoilt[0] += mine
         if mine and spoilt[0] in (2, 3):
-            factor = torch.ones(len(rows))
+            rows, *rest = result if isinstance(result, tuple) else (result,)
+            factor = torch.ones(len(rows), *[1] * (rows.dim() - 1))
             factor[0] = torch.nan
-            return (result[0] * factor, result[1]) if isinstance(result, tuple) else result * factor
+            return (rows * factor, *rest) if rest else rows * factor
         return result
 
-    monkeypatch.setattr(kind, "_loss", spoil)
+    monkeypatch.setattr(kind, verb, spoil)
     bad = train("bad", learner, **ENGINES[engine], what="nothing")
     assert re.search(r"agent 0: \d updates left out, their gradients", (bad.path / "console.log").read_text())
     left_out = bad.result["failures"]["updates_left_out"]

@@ -23,8 +23,8 @@ from remuda.compare.measure import Figures
 from remuda.config import Plan
 from remuda.game import GameSpec, make_game
 from remuda.games import find_game
-from remuda.herd import assign
-from remuda.learners.ppo import SHARDS
+from remuda.herd import assign, learner_options
+from remuda.learners.ppo import pieces
 from remuda.loop import ROUNDS_AHEAD
 from remuda.placement.pool import AHEAD, task_size
 from remuda.rng import Stream
@@ -167,10 +167,12 @@ class Schedule:
         self.learned: list[float] = []  # when each round was
         learning = [part for part in assign(plan, spec) if part.learns]
         self.agents = max(1, sum(part.agents for part in learning))
-        self.shards = SHARDS if all(part.player == "ppo" for part in learning) else 1
+        self.pieces = 1  # of one agent's learning that threads can share
+        if all(part.player == "ppo" for part in learning):
+            self.pieces = pieces(self.round * spec.turns // learner_options(plan, "ppo").minibatches)
         self.threads_here = min(cores_here(), own.variant.workers)
         self._used_threads = own.median("collect_cpu_s") / max(own.median("collect_wall_s"), 1e-9)
-        together = min(self.threads_here, self.agents * self.shards)
+        together = min(self.threads_here, self.agents * self.pieces)
         used = own.median("learn_cpu_s") / max(own.median("learn_wall_s"), 1e-9)
         self._learning_together = min(1.0, used / together) if together > 1 else 1.0  # share of threads that work
         drawn = rng.uniforms(rng.keys(rng.key(0, Stream.CHECK), np.arange(1)), DRAWS)[0]
@@ -221,7 +223,7 @@ class Schedule:
 
     def _learn(self, threads: int) -> Actor:
         """A round, on so many threads."""
-        threads = max(1, min(threads, self.agents * self.shards))
+        threads = max(1, min(threads, self.agents * self.pieces))
         seconds = self.round * self.learn_s / threads
 
         def part() -> Actor:

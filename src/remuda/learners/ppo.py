@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -22,7 +22,6 @@ from remuda.fragment import Fragment, of_agents
 from remuda.game import Group
 from remuda.kernels import kernel
 from remuda.learners.experience import Experience, Statistics, discount_advantages, lived, windows
-from remuda.learners.fused import judge
 from remuda.learners.learner import Learner, Post, State
 from remuda.learners.ppo_network import PPONetwork
 from remuda.learners.schedule import PerAgent, schedule
@@ -40,9 +39,19 @@ from remuda.rng import Stream, uniform
 from remuda.threads import thread_pool
 
 LOG_PROB = "log_prob"
-SHARDS, SHARD_ROWS = 4, 256  # a minibatch is learned in up to so many pieces of at least so many rows
+SHARDS, SHARD_ROWS = 16, 2048  # a minibatch is learned in up to so many pieces of at least so many rows
 LEAST_SPREAD = 1e-3  # of an observation that is divided by it
-VALUE_ROWS = 4096  # judged by the critic at once
+LEAST_PROB = np.float32(1e-38)  # of which the logarithm is still a number
+VALUE_ROWS = 2500  # judged by the critic at once
+
+
+Job = TypeVar("Job")
+Result = TypeVar("Result")
+
+
+def pieces(rows: int) -> int:
+    """How many pieces a minibatch is learned in, which is how many threads can share it."""
+    return max(1, min(SHARDS, rows // SHARD_ROWS))
 
 
 class PPOOptions(Options):
@@ -85,31 +94,31 @@ class PPOPolicy(StackedPolicy):
     def act(self, sight: Sight, first: int, last: int) -> Choice:
         """Sample, or take the likeliest where exploration is given."""
         worlds, agents = sight.keys.shape
-        log_probs = np.empty((worlds, agents, self.group.actions), np.float32)
+        probs = np.empty((worlds, agents, self.group.actions), np.float32)
         for low, high in chunks(agents, self.network.row_bytes(max(worlds, LEAST_ROWS))):
-            self._think(sight, low, high, first, log_probs)
-        actions = np.empty((worlds, agents), np.int64)
+            self._think(sight, low, high, first, probs)
         if sight.exploration is None:
-            _sample(np.exp(log_probs), sight.keys, actions)
+            actions = np.empty((worlds, agents), np.int64)
+            _sample(probs, sight.keys, actions)
         else:
             chance = np.full(agents, sight.exploration)
-            actions = explore(log_probs.argmax(axis=2), chance, sight, self.group.actions)
-        chosen = np.take_along_axis(log_probs, actions[:, :, None], axis=2)[:, :, 0]
-        return Choice(actions, {LOG_PROB: chosen})
+            actions = explore(probs.argmax(axis=2), chance, sight, self.group.actions)
+        log_probs = np.empty((worlds, agents), np.float32)
+        _look_up(probs, actions, log_probs)
+        return Choice(actions, {LOG_PROB: log_probs})
 
     @torch.no_grad()
-    def _think(self, sight: Sight, low: int, high: int, first: int, log_probs: NDArray[Any]) -> None:
+    def _think(self, sight: Sight, low: int, high: int, first: int, probs: NDArray[Any]) -> None:
         """Fill in what the actors of agents low … high-1 say."""
         network, worlds = self.network, len(sight.keys)
         x = stack_frames(sight.obs[:, :, low:high], sight.ages[:, low:high], network.scale, network.inputs)
         x = x.to(network.device)
         mask = None
         if sight.mask is not None:
-            allowed = torch.ones((high - low, x.shape[1], network.actions), dtype=torch.bool)
-            allowed[:, :worlds] = torch.from_numpy(sight.mask[:, low:high]).transpose(0, 1)
-            mask = allowed.to(network.device)
-        arrays = self.slice(first + low, first + high)
-        log_probs[:, low:high] = network.log_probs(arrays, x, mask)[:, :worlds].transpose(0, 1).cpu().numpy()
+            mask = torch.from_numpy(sight.mask[:, low:high]).transpose(0, 1).to(network.device)
+        logits = network.logits(self.slice(first + low, first + high), x, mask)
+        own = logits.softmax(dim=2)[:, :worlds, : network.actions]
+        probs[:, low:high] = own.transpose(0, 1).cpu().numpy()
 
 
 class PPO(Learner):
@@ -205,20 +214,23 @@ class PPO(Learner):
         discount_advantages(rewards, values, following, flags, gamma, self.options.gae_lambda, result)
         return result, values
 
-    @torch.no_grad()
     def _values(self, fragment: Fragment) -> NDArray[np.float32]:
         """What the critics think of every turn, (turns, worlds, agents)."""
         arrays, scale = self.network.layout.arrays(self.weights), self._scale()
         seen = windows(fragment, self.network.frames)
         values = np.empty(fragment.actions.shape, np.float32)
         turns = max(1, VALUE_ROWS // fragment.actions.shape[1])
-        for agent in range(self.post.agents):
+
+        @torch.no_grad()
+        def judge(part: tuple[int, int]) -> None:
+            agent, first = part
             own = {name: array[agent : agent + 1] for name, array in arrays.items()}
-            for first in range(0, len(values), turns):
-                part = seen[first : first + turns, :, agent]
-                x = self._input(part.reshape(1, -1, part.shape[2]), slice(agent, agent + 1))
-                guess = self.network.values(own, x)[0, : part.shape[0] * part.shape[1]].cpu().numpy()
-                values[first : first + turns, :, agent] = guess.reshape(part.shape[:2])
+            views = seen[first : first + turns, :, agent]
+            x = self._input(views.reshape(1, -1, views.shape[2]), slice(agent, agent + 1))
+            guess = self.network.values(own, x)[0, : views.shape[0] * views.shape[1]].cpu().numpy()
+            values[first : first + turns, :, agent] = guess.reshape(views.shape[:2])
+
+        self._share(judge, [(a, t) for a in range(self.post.agents) for t in range(0, len(values), turns)])
         return values * scale[:, 1].astype(np.float32) + scale[:, 0].astype(np.float32)
 
     @torch.no_grad()
@@ -348,48 +360,77 @@ class PPO(Learner):
         How a minibatch is cut depends on its size alone, never on the threads that share the work.
         """
         count = batch.actions.shape[1]
-        cuts = shares(count, max(1, min(SHARDS, count // SHARD_ROWS)))
+        cuts = shares(count, pieces(count))
+        bonus = torch.from_numpy(self._entropy.at(self.updates, self.post.total_updates)[low:high]).to(self.weights)
+        scale = torch.from_numpy(self._scale()[low:high]).to(self.weights)
 
-        def work(cut: tuple[int, int]) -> tuple[Tensor, dict[str, Tensor], float]:
-            began = time.thread_time()
-            share = (cut[1] - cut[0]) / count
-            leaf = self.weights[low:high].detach().requires_grad_()
-            loss, parts = self._loss(leaf, batch.cut(*cut), low)
-            (grad,) = torch.autograd.grad(share * loss.sum(), leaf)
-            return grad, {name: share * part.detach() for name, part in parts.items()}, time.thread_time() - began
+        def shard(cut: tuple[int, int]) -> tuple[Tensor, dict[str, Tensor]]:
+            return self._shard(batch.cut(*cut), slice(low, high), count, bonus, scale)
 
-        if self._pool is None and self.post.threads > 1 and len(cuts) > 1:
-            self._pool = thread_pool(self.post.threads, "learn")
-        shards = list(map(work, cuts) if self._pool is None else self._pool.map(work, cuts))
-        if self._pool is not None:
-            self.helpers_cpu_s += sum(cpu for _, _, cpu in shards)
-        grad, parts, _ = shards[0]
-        for other_grad, other_parts, _ in shards[1:]:
+        (grad, parts), *others = self._share(shard, cuts)
+        for other_grad, other_parts in others:
             grad += other_grad
             parts = {name: part + other_parts[name] for name, part in parts.items()}
         return grad, parts
 
-    def _loss(self, leaf: Tensor, batch: Experience, low: int) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss of each agent on some rows, (agents,), and its parts."""
-        options, network, device = self.options, self.network, leaf.device
-        agents = slice(low, low + len(leaf))
-        actions, old, advantages, returns, mask = (torch.from_numpy(array).to(device) for array in batch[1:])
-        count = actions.shape[1]
-        arrays = network.layout.arrays(leaf)
+    def _share(self, work: Callable[[Job], Result], jobs: list[Job]) -> list[Result]:
+        """Every job done, by as many threads as the learner may use."""
+        if self.post.threads == 1 or len(jobs) == 1:
+            return [work(job) for job in jobs]
+        if self._pool is None:
+            self._pool = thread_pool(self.post.threads, "learn")
+
+        def timed(job: Job) -> tuple[Result, float]:
+            began = time.thread_time()
+            return work(job), time.thread_time() - began
+
+        done = list(self._pool.map(timed, jobs))
+        self.helpers_cpu_s += sum(cpu for _, cpu in done)
+        return [result for result, _ in done]
+
+    @torch.no_grad()
+    def _shard(
+        self, batch: Experience, agents: slice, count: int, bonus: Tensor, scale: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """What some rows contribute to the gradient of a minibatch of `count` rows, and to the parts of its loss."""
+        options, network, weights = self.options, self.network, self.weights[agents]
+        actions, old, advantages, returns, mask = (torch.from_numpy(array).to(weights.device) for array in batch[1:])
+        rows = actions.shape[1]
+        arrays, grad = network.layout.arrays(weights), torch.empty_like(weights)
+        grads = network.layout.arrays(grad)
         x = self._input(batch.windows, agents)
-        logits = network.logits(arrays, x, mask if mask.shape[2] else None)[:, :count]
-        chosen, entropies = judge(logits, actions)
-        ratio = (chosen - old).exp()
-        clipped = ratio.clamp(1.0 - options.clip, 1.0 + options.clip)
-        policy_loss = -torch.minimum(ratio * advantages, clipped * advantages).mean(dim=1)
-        scale = torch.from_numpy(self._scale()[agents]).to(leaf)
-        wanted = (returns - scale[:, :1]) / scale[:, 1:]
-        value_loss = (network.values(arrays, x)[:, :count] - wanted).square().mean(dim=1)
-        entropy = entropies.mean(dim=1)
-        bonus = self._entropy.at(self.updates, self.post.total_updates)[agents]
-        loss = policy_loss + options.value_weight * value_loss - torch.from_numpy(bonus).to(leaf) * entropy
-        kl = (old - chosen).mean(dim=1)
-        return loss, {"loss": policy_loss, "value_loss": value_loss, "entropy": entropy, "kl": kl}
+
+        given: list[Tensor] = []
+        said = network.run(arrays, "critic", x, given)
+        missed = said[:, :rows, 0] - (returns - scale[:, :1]) / scale[:, 1:]
+        by_value = torch.zeros_like(said)
+        by_value[:, :rows, 0] = missed * (2.0 * options.value_weight / count)
+        network.pull_back(arrays, "critic", given, by_value, grads)
+
+        given = []
+        logits = network.logits(arrays, x, mask if mask.shape[2] else None, given)
+        log_probs, probs = logits.log_softmax(dim=2), logits.softmax(dim=2)
+        chosen = log_probs[:, :rows].gather(2, actions.unsqueeze(2)).squeeze(2)
+        ratio = (chosen - old).exp_()
+        gain = ratio * advantages
+        bounded = ratio.clamp(1.0 - options.clip, 1.0 + options.clip).mul_(advantages)
+        by_chosen = gain.masked_fill(gain > bounded, 0.0).mul_(-1.0 / count)  # what is clipped gains nothing
+        by_entropy = bonus.neg().div_(count)[:, None, None]
+        terms = log_probs.mul_(probs)
+        entropy = terms.sum(dim=2).neg_()
+        base = (by_entropy[:, :, 0] * entropy).neg_()
+        base[:, :rows].sub_(by_chosen)
+        by_logit = probs.mul_(base.unsqueeze(2)).sub_(terms.mul_(by_entropy))
+        by_logit[:, :rows].scatter_add_(2, actions.unsqueeze(2), by_chosen.unsqueeze(2))
+        by_logit[:, rows:] = 0.0
+        network.pull_back(arrays, "actor", given, by_logit, grads)
+        sums = {
+            "loss": torch.minimum(gain, bounded).neg_(),
+            "value_loss": missed.square(),
+            "entropy": entropy[:, :rows],
+            "kl": old - chosen,
+        }
+        return grad, {name: each.sum(dim=1) / count for name, each in sums.items()}
 
     def state(self) -> State:
         """Weights, optimiser, statistics and counters; between rounds nothing else is kept."""
@@ -443,3 +484,11 @@ def _sample(probs: Any, keys: Any, out: Any) -> None:
                     if left < 0.0:
                         break
             out[w, a] = action
+
+
+@kernel
+def _look_up(probs: Any, actions: Any, out: Any) -> None:
+    """Log-probability of the actions taken, (worlds, agents)."""
+    for w in range(out.shape[0]):
+        for a in range(out.shape[1]):
+            out[w, a] = np.log(max(probs[w, a, actions[w, a]], LEAST_PROB))

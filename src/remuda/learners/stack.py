@@ -158,9 +158,13 @@ def init_keys(seed: int, numbers: NDArray[np.int64]) -> Keys:
 def linear(x: Tensor, weight: Tensor, bias: Tensor, precision: str) -> Tensor:
     """x (agents, rows, in) through each agent's own layer, (agents, rows, out)."""
     if precision == "bf16":
-        product = torch.bmm(x.bfloat16(), weight.bfloat16().transpose(1, 2))
-        return product.float() + bias.unsqueeze(1)
+        return product(x, weight.transpose(1, 2), precision) + bias.unsqueeze(1)
     return torch.baddbmm(bias.unsqueeze(1), x, weight.transpose(1, 2))
+
+
+def product(a: Tensor, b: Tensor, precision: str) -> Tensor:
+    """Each agent's own matrix product, (agents, …, …)."""
+    return torch.bmm(a.bfloat16(), b.bfloat16()).float() if precision == "bf16" else torch.bmm(a, b)
 
 
 def fill_rows(x: Tensor) -> Tensor:

@@ -31,7 +31,7 @@ from remuda.errors import ConfigError, GameError, RemudaError, WorkerError
 from remuda.placement.shared import Memory, plan_fields
 from remuda.telemetry import timeline
 from remuda.telemetry.timeline import span
-from remuda.threads import one_thread_each
+from remuda.threads import keep_freed_memory, one_thread_each
 
 END_LIMIT_S = 5.0
 """Longest a worker may take to end after being told; then it is killed."""
@@ -486,6 +486,7 @@ def _live(job: Job, connection: Connection, life: Life) -> None:
     if life.timeline is not None:
         timeline.begin(life.timeline, life.name)
     try:
+        keep_freed_memory()
         with one_thread_each():
             job.run(connection, life)
     except Exception as error:

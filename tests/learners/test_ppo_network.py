@@ -1,0 +1,116 @@
+"""Gradients that are written out are those that torch would have kept."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from remuda.game import Group
+from remuda.learners.experience import Experience
+from remuda.learners.learner import Post
+from remuda.learners.ppo import PPO, PPOOptions
+from remuda.learners.ppo_network import tanh_
+
+AGENTS, OBS, ACTIONS = 2, 5, 7
+
+
+@given(st.integers(0, 2**31), st.floats(0.001, 30.0))
+def test_tanh_is_the_hyperbolic_tangent(seed: int, scale: float) -> None:
+    x = torch.randn(2, 7, 5, generator=torch.Generator().manual_seed(seed)) * scale
+    assert torch.allclose(tanh_(x.clone()), x.tanh(), rtol=0, atol=2e-7)
+
+
+@given(st.integers(0, 2**31), st.integers(1, 40), st.integers(1, 40))
+def test_bits_do_not_depend_on_how_many_there_are(seed: int, few: int, more: int) -> None:
+    x = torch.randn(few + more, generator=torch.Generator().manual_seed(seed))
+    assert torch.equal(tanh_(x.clone())[:few], tanh_(x[:few].clone()))
+
+
+def _learner(**options: Any) -> PPO:
+    group = Group("all", AGENTS, (OBS,), "float32", ACTIONS)
+    settings: dict[str, Any] = {"layers": [6, 11], "entropy": [0.05, 0.2], "grad_clip": 1e9, **options}
+    return PPO(Post(group, 0, 0, AGENTS, 0, 3, 10, 10, 100), PPOOptions(**settings))
+
+
+def _experience(seed: int, rows: int, masked: bool) -> Experience:
+    source = np.random.default_rng(seed)
+    mask = source.random((AGENTS, rows, ACTIONS)) < 0.6 if masked else np.ones((AGENTS, rows, 0), np.bool_)
+    actions = source.integers(ACTIONS, size=(AGENTS, rows))
+    if masked:
+        np.put_along_axis(mask, actions[:, :, None], True, axis=2)
+    likely = source.uniform(-3.5, -0.5, (AGENTS, rows))
+    numbers = [array.astype(np.float32) for array in (likely, *source.normal(size=(2, AGENTS, rows)))]
+    return Experience(source.normal(size=(AGENTS, rows, OBS)).astype(np.float32), actions, *numbers, mask)
+
+
+def _by_torch(learner: PPO, batch: Experience) -> tuple[Tensor, dict[str, Tensor]]:
+    """Gradient and parts of the loss as the paper writes it, in double precision, by torch's own means."""
+    options, layout = learner.options, learner.network.layout
+    leaf = learner.weights.double().requires_grad_()
+    arrays = layout.arrays(leaf)
+    bend = torch.relu if options.activation == "relu" else torch.tanh
+
+    def run(name: str, outputs: int) -> Tensor:
+        x = torch.nn.functional.pad(torch.from_numpy(batch.windows).double(), (0, learner.network.inputs - OBS))
+        for i in range(3):
+            x = x @ arrays[f"{name}.{i}.weight"].transpose(1, 2) + arrays[f"{name}.{i}.bias"].unsqueeze(1)
+            x = bend(x) if i < 2 else x
+        return x[:, :, :outputs]
+
+    actions, old, advantages, returns, mask = (torch.from_numpy(array) for array in batch[1:])
+    logits = run("actor", ACTIONS)
+    logits = logits.masked_fill(~mask, -1e9) if mask.shape[2] else logits
+    chosen = logits.log_softmax(2).gather(2, actions.unsqueeze(2)).squeeze(2)
+    entropy = torch.distributions.Categorical(logits=logits).entropy().mean(1)
+    ratio = (chosen - old).exp()
+    clipped = ratio.clamp(1 - options.clip, 1 + options.clip)
+    policy_loss = -torch.minimum(ratio * advantages, clipped * advantages).mean(1)
+    value_loss = (run("critic", 1)[:, :, 0] - returns).square().mean(1)
+    loss = policy_loss + options.value_weight * value_loss - torch.tensor([0.05, 0.2]) * entropy
+    (grad,) = torch.autograd.grad(loss.sum(), leaf)
+    parts = {"loss": policy_loss, "value_loss": value_loss, "entropy": entropy, "kl": (old - chosen).mean(1)}
+    return grad, parts
+
+
+@pytest.mark.parametrize("activation", ["tanh", "relu"])
+@pytest.mark.parametrize("masked", [False, True])
+@given(seed=st.integers(0, 2**31), rows=st.integers(1, 40))
+def test_the_gradient_is_that_of_the_loss(activation: str, masked: bool, seed: int, rows: int) -> None:
+    learner = _learner(activation=activation)
+    learner.weights *= 1 + seed % 5  # decided policies as well
+    batch = _experience(seed, rows, masked)
+    grad, parts = learner._gradient(batch, 0, AGENTS)
+    expected, expected_parts = _by_torch(learner, batch)
+    torch.testing.assert_close(grad.double(), expected, rtol=1e-3, atol=2e-4)
+    for name, part in parts.items():
+        torch.testing.assert_close(part.double(), expected_parts[name], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_pieces_add_up_to_the_whole_on_any_number_of_threads(monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
+    batch = _experience(5, 40, masked=True)
+    whole, whole_parts = _learner()._gradient(batch, 0, AGENTS)
+    monkeypatch.setattr("remuda.learners.ppo.SHARD_ROWS", 9)
+    learner = _learner()
+    object.__setattr__(learner.post, "threads", threads)
+    grad, parts = learner._gradient(batch, 0, AGENTS)
+    learner.close()
+    torch.testing.assert_close(grad, whole, rtol=1e-4, atol=1e-6)
+    for name, part in parts.items():
+        torch.testing.assert_close(part, whole_parts[name], rtol=1e-4, atol=1e-6)
+    assert (learner.helpers_cpu_s > 0) == (threads > 1)
+
+
+@pytest.mark.parametrize("field", ["windows", "log_probs", "advantages", "returns"])
+def test_what_is_not_a_number_is_seen_in_the_gradient(field: str) -> None:
+    batch = _experience(5, 12, masked=False)
+    getattr(batch, field)[1, 3] = np.nan
+    grad, _ = _learner()._gradient(batch, 0, AGENTS)
+    assert grad[0].isfinite().all()
+    assert not grad[1].isfinite().all()
