@@ -1,0 +1,1 @@
+"""Games of other makers as games of ours, and ours as theirs."""

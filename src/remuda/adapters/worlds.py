@@ -1,0 +1,136 @@
+"""Simulators that have one world each, as a game of many worlds.
+
+An adapter writes a `World`; everything that has to do with batches of worlds, signals and the end of time is here.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remuda.game import Game, GameSpec
+from remuda.rng import Keys
+
+SEEDS = np.uint64(2**31 - 1)
+"""Seeds are below this: the most that every random generator takes."""
+
+
+class World(ABC):
+    """One world of a simulator. Its agents are numbered as in the herd."""
+
+    def __init__(self, agents: int) -> None:
+        self.alive = np.zeros(agents, np.bool_)  # acts when it is asked next
+        self.rewards = np.zeros(agents, np.float64)  # not handed over yet
+        self.terminated = np.zeros(agents, np.bool_)
+        self.truncated = np.zeros(agents, np.bool_)
+        self.metrics: dict[str, float] = {}  # of the episode so far, by the names its spec has
+        self.over = True
+
+    @abstractmethod
+    def reset(self, seed: int) -> None:
+        """Start an episode: say who is alive, and set `over` to False."""
+
+    @abstractmethod
+    def observe(self, agent: int) -> Any:
+        """What an agent sees now, or saw last."""
+
+    def mask(self, agent: int) -> Any:
+        """Which actions are allowed to it now."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def act(self, agent: int, action: int) -> None:
+        """Carry out an action of an agent that is alive, or note it until the turn ends."""
+
+    def end(self) -> None:
+        """Close the turn."""
+
+    def render(self) -> NDArray[np.uint8] | None:
+        """A picture, if the simulator draws any."""
+        return None
+
+
+class Simulators(Game):
+    """Worlds that are objects, stepped one after another."""
+
+    def __init__(self, spec: GameSpec, worlds: Sequence[World]) -> None:
+        super().__init__(spec, len(worlds))
+        self._worlds = worlds
+        self._turns = np.zeros(len(worlds), np.int64)
+
+    def reset(self, worlds: NDArray[np.int64], keys: Keys) -> None:
+        """Seed each world by its key: the same key, the same episode."""
+        for signals in self.signals:
+            signals.clear(worlds)
+        self._turns[worlds] = 0
+        for w, key in zip(worlds.tolist(), keys, strict=True):
+            self._worlds[w].reset(int(key % SEEDS))
+            self.over[w] = self._worlds[w].over
+            self._receive(w)
+
+    def begin(self) -> None:
+        """Nothing changes by itself."""
+
+    def observe(self, group: int, first: int, last: int, out: NDArray[Any]) -> None:
+        """Ask each world for each agent."""
+        number = self.spec.first_agent(group)
+        for w, world in enumerate(self._worlds):
+            for i in range(first, last):
+                out[w, i - first] = world.observe(number + i)
+
+    def mask(self, group: int, first: int, last: int, out: NDArray[np.bool_]) -> None:
+        """Ask each world for those who act; nothing is asked of the others."""
+        number = self.spec.first_agent(group)
+        for w, world in enumerate(self._worlds):
+            for i in range(first, last):
+                if world.alive[number + i]:
+                    out[w, i - first] = world.mask(number + i)
+
+    def act(self, group: int, first: int, last: int, actions: NDArray[np.int64]) -> None:
+        """Tell each world, agent by agent."""
+        number = self.spec.first_agent(group)
+        for w, world in enumerate(self._worlds):
+            if self.over[w]:
+                continue
+            for i in range(first, last):
+                if world.alive[number + i]:
+                    world.act(number + i, int(actions[w, i - first]))
+            self._receive(w)
+
+    def end(self) -> None:
+        """Close the turn of each world, and cut off what lasts longer than the spec allows."""
+        for w, world in enumerate(self._worlds):
+            if self.over[w]:
+                continue
+            world.end()
+            self._turns[w] += 1
+            if self._turns[w] == self.spec.turns and not world.over:
+                world.truncated |= ~world.terminated
+                world.over = True
+            self.over[w] = world.over
+            self._receive(w)
+
+    def render(self, world: int) -> NDArray[np.uint8]:
+        """The simulator's own picture."""
+        picture = self._worlds[world].render()
+        return super().render(world) if picture is None else picture
+
+    def _receive(self, w: int) -> None:
+        """Take over what has happened in a world."""
+        world, first = self._worlds[w], 0
+        for signals, group in zip(self.signals, self.spec.groups, strict=True):
+            own = slice(first, first + group.size)
+            first += group.size
+            signals.rewards[w] += world.rewards[own]
+            signals.terminated[w] |= world.terminated[own]
+            signals.truncated[w] |= world.truncated[own]
+            signals.alive[w] = world.alive[own]
+            if group.metrics:
+                signals.metrics[w] = [world.metrics.get(name, 0.0) for name in group.metrics]
+        world.rewards[:] = 0
+        world.terminated[:] = False
+        world.truncated[:] = False
