@@ -19,23 +19,24 @@ from remuda.compare.page import Comparison, html, tables
 TOLERANCE = 0.2
 CORES = (8, 32, 128)
 SLOW = "remuda.testing:SLOW"
-PLANS: dict[str, tuple[dict[str, Any], tuple[int, ...], float, int]] = {
-    # settings, workers, seconds, repeats
-    "treasurehunt": ({"game": "treasurehunt", "agents": 4}, (2,), 6.0, 3),
-    "cage2": ({"game": "cage2", "learner": "ppo", "worlds": 100}, (2,), 6.0, 3),
-    "slow-turns": (
-        {"game": SLOW, "turns": 10, "mean_ms": 20, "long_ms": 100, "worlds": 100, "episodes_per_update": 20,
-         "layer": 16, "frames": 1},
-        (100,), 8.0, 2,
-    ),
+SLEEPS: dict[str, Any] = {
+    "game": SLOW, "turns": 10, "mean_ms": 20, "long_ms": 100, "worlds": 100, "episodes_per_update": 20, "layer": 16,
+    "frames": 1,
 }  # fmt: skip
+PLANS: dict[str, tuple[dict[str, Any], str, int, float, int]] = {
+    # settings, engines, workers, seconds, repeats
+    "treasurehunt": ({"game": "treasurehunt", "agents": 4}, "all", 2, 6.0, 3),
+    "cage2": ({"game": "cage2", "learner": "ppo", "worlds": 100}, "all", 2, 6.0, 3),
+    "slow-turns-100": (SLEEPS, "sequential,vectorized,threads,sync,executor,actor-learner", 100, 8.0, 2),
+    "slow-turns-16": (SLEEPS, "sequential,executor,ray", 16, 8.0, 2),  # 100 actors of Ray take 21 GiB
+}
 
 
-def command(settings: dict[str, Any], workers: tuple[int, ...], seconds: float, repeats: int) -> str:
+def command(settings: dict[str, Any], engines: str, workers: int, seconds: float, repeats: int) -> str:
     """The same as a person would write it."""
     words = [f"{name}={value}" for name, value in settings.items() if name != "game"]
-    counts, cores = ",".join(map(str, workers)), ",".join(map(str, CORES))
-    flags = ["--n-workers", counts, "--seconds", str(seconds), "--repeats", str(repeats), "--ideal", "--cores", cores]
+    flags = ["--engines", engines, "--n-workers", str(workers), "--seconds", str(seconds), "--repeats", str(repeats)]
+    flags += ["--ideal", "--cores", ",".join(map(str, CORES))]
     return shlex.join(["remuda", "compare", str(settings["game"]), *words, *flags])
 
 
@@ -55,9 +56,10 @@ def check(shown: Comparison) -> None:
 def main() -> None:
     """Print the tables and write the pages."""
     console = Console(width=220)
-    for name, (settings, workers, seconds, repeats) in PLANS.items():
+    for name, (settings, engines, workers, seconds, repeats) in PLANS.items():
         shown = compare(
-            settings, "all", workers, seconds, repeats, True, CORES, command(settings, workers, seconds, repeats),
+            settings, engines, (workers,), seconds, repeats, True, CORES,
+            command(settings, engines, workers, seconds, repeats),
             lambda text: print(text, file=sys.stderr, flush=True),
         )  # fmt: skip
         print(f"\n{shown.command}\n{shown.machine}")

@@ -174,7 +174,8 @@ class Schedule:
         self._used_threads = own.median("collect_cpu_s") / max(own.median("collect_wall_s"), 1e-9)
         together = min(self.threads_here, self.agents * self.pieces)
         used = own.median("learn_cpu_s") / max(own.median("learn_wall_s"), 1e-9)
-        self._learning_together = min(1.0, used / together) if together > 1 else 1.0  # share of threads that work
+        alone = plan.engine == "sync" or (plan.engine == "vectorized" and plan.lag == 0)  # when it learns
+        self._learning_together = min(1.0, used / together) if alone and together > 1 else 1.0  # threads that work
         drawn = rng.uniforms(rng.keys(rng.key(0, Stream.CHECK), np.arange(1)), DRAWS)[0]
         self._sleeps: Iterator[float] = cycle(turns.asleep_s[(drawn * len(turns.asleep_s)).astype(np.int64)].tolist())
         self._tasks: deque[int] = deque()  # episodes each
@@ -352,7 +353,7 @@ class Schedule:
                 self._deal(capacity)
                 yield lambda: self._played >= self.round or self._out + self._size <= capacity
                 if self._played >= self.round:
-                    yield from self._learn(1)
+                    yield from self._learn(self.cores)
                     self._played -= self.round
                     if self.plan.engine == "ray":
                         self.learned.append(self.machine.now)
