@@ -26,6 +26,8 @@ BREAKS = {
     "endless": "episodes end, and say how",
     "silentend": "episodes end, and say how",
     "nomove": "somebody who must act may act",
+    "prints": "it prints nothing",
+    "starts": "it starts no processes",
 }
 # A game that fails to run, or never repeats itself, need not keep these either.
 FOLLOWS = {

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,9 +17,10 @@ from remuda.collect import Manner, Player, Seat, Task
 from remuda.errors import RemudaError
 from remuda.fragment import Fragment
 from remuda.game import Game, GameEntry, make_game
-from remuda.games import find_game
+from remuda.games import find_game, name_of
 from remuda.policy import RandomPolicy
 from remuda.rng import Stream
+from remuda.telemetry.processes import family
 
 WORLDS = 3
 PER_TURN = ("rewards", "terminated", "truncated", "alive")
@@ -50,9 +55,9 @@ def warm_up(entry: GameEntry, options: Mapping[str, Any]) -> None:
         player.play(player.room(turns=1))
 
 
-def check(game: str | GameEntry, **options: Any) -> list[Finding]:
-    """Run every check on a game, given by name or entry; never raises for what the game does."""
-    entry = find_game(game) if isinstance(game, str) else game
+def check(game: str | GameEntry | Callable[..., Any], **options: Any) -> list[Finding]:
+    """Run every check on a game, given by name, entry or factory; never raises for what the game does."""
+    entry = game if isinstance(game, GameEntry) else find_game(game if isinstance(game, str) else name_of(game))
     findings = []
     for promise, meaning, test in CHECKS:
         problem = None
@@ -130,13 +135,18 @@ def _same(a: list[Fragment], b: list[Fragment]) -> bool:
 
 def _check_repeats(entry: GameEntry, options: Mapping[str, Any]) -> str | None:
     if not _same(_play(entry, options, [0, 1, 2]), _play(entry, options, [0, 1, 2])):
-        return "the same key and actions gave two different episodes"
+        return (
+            "the same key and actions gave two different episodes: take all chance from what reset is given, "
+            "not from a generator that the game or its libraries seed themselves"
+        )
     return None
 
 
 def _check_seeds(entry: GameEntry, options: Mapping[str, Any]) -> str | None:
     a, b = (_play(entry, options, [0, 1, 2], seed=seed) for seed in (0, 1))
-    return "two seeds gave the same episode" if _same(a, b) else None
+    if _same(a, b):
+        return "two seeds gave the same episode: use what reset is given instead of a seed of the game's own"
+    return None
 
 
 def _check_apart(entry: GameEntry, options: Mapping[str, Any]) -> str | None:
@@ -179,6 +189,40 @@ def _check_over(entry: GameEntry, options: Mapping[str, Any]) -> str | None:
     return None
 
 
+def _check_silence(entry: GameEntry, options: Mapping[str, Any]) -> str | None:
+    with _heard() as said:
+        _play(entry, options, [0])
+    return f"it prints, e.g. {said[0][:80]!r}: say such things in metrics, or not at all" if said else None
+
+
+@contextmanager
+def _heard() -> Iterator[list[str]]:
+    """The lines that this process writes to its standard output meanwhile, whoever writes them; filled at the end."""
+    said: list[str] = []
+    sys.stdout.flush()
+    kept = os.dup(1)
+    with tempfile.TemporaryFile("w+", errors="replace") as file:
+        os.dup2(file.fileno(), 1)
+        try:
+            with redirect_stdout(file):
+                yield said
+        finally:
+            os.dup2(kept, 1)
+            os.close(kept)
+        file.seek(0)
+        said += file.read().splitlines()
+
+
+def _check_alone(entry: GameEntry, options: Mapping[str, Any]) -> str | None:
+    before = set(family(os.getpid()))
+    game = make_game(entry, options, [0])
+    player = Player(game, seats(game), Manner(0, 1))
+    player.start(Task((0,)))
+    player.play(player.room(1))
+    started = len(set(family(os.getpid())) - before)
+    return f"it started {started} processes: simulate in the process that asks" if started else None
+
+
 def _check_mask(entry: GameEntry, options: Mapping[str, Any]) -> str | None:
     for fragment in _play(entry, options, [0, 1, 2]):
         if fragment.mask is not None and not fragment.mask[:-1][fragment.alive].any(axis=-1).all():
@@ -201,5 +245,7 @@ CHECKS: tuple[tuple[str, str, Test], ...] = (
     ),
     ("reset forgets everything", "results depend on which worker played before", _check_again),
     ("episodes end, and say how", "values are bootstrapped from the wrong place", _check_over),
+    ("it prints nothing", "its lines land between those of the progress, from every worker", _check_silence),
+    ("it starts no processes", "every worker starts them anew, and they may outlive it", _check_alone),
     ("somebody who must act may act", "the agent has no move", _check_mask),
 )

@@ -8,7 +8,9 @@ a test can recompute what has to arrive elsewhere. `BROKEN` holds games that bre
 from __future__ import annotations
 
 import random
+import subprocess
 import time
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -460,6 +462,28 @@ class NoMove(Masked):
         return np.full((self.worlds, last - first), -1)
 
 
+class Prints(OddGame):
+    """Says what it thinks."""
+
+    def begin(self) -> None:
+        """To everybody who listens."""
+        print("a turn begins")
+
+
+class Starts(OddGame):
+    """Has a process of its own."""
+
+    def __init__(self, options: OddOptions, worlds: Sequence[int]) -> None:
+        super().__init__(options, worlds)
+        self.helper = subprocess.Popen(["sleep", "60"])
+        weakref.finalize(self, _end, self.helper)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
+
+
 def _entry(game: type[OddGame], options: type[Options] = OddOptions, together: bool = True) -> GameEntry:
     summary = (game.__doc__ or "").split("\n")[0]
     return GameEntry(game.__name__.lower(), summary, options, game, together=together)
@@ -475,5 +499,5 @@ SLOW = _entry(Slow, SlowOptions, together=False)
 BUSY = _entry(Busy, BusyOptions, together=False)
 
 _BREAKS_ONE_PROMISE: list[type[OddGame]] = [OneAction, Raises, OutOfSpace, NanReward, GlobalRandom, SameAgain]
-_BREAKS_ONE_PROMISE += [SeesOthers, PaysOthers, Remembers, Endless, SilentEnd, NoMove]
+_BREAKS_ONE_PROMISE += [SeesOthers, PaysOthers, Remembers, Endless, SilentEnd, NoMove, Prints, Starts]
 BROKEN = {game.__name__.lower(): _entry(game) for game in _BREAKS_ONE_PROMISE}

@@ -26,13 +26,13 @@ from remuda.config import Options, Plan, write_yaml
 from remuda.engines import Site, cannot_run, check_engine, choose_engine, find_engine, resolve_device, staffing
 from remuda.errors import CheckpointError, ConfigError, RunError, Stopped
 from remuda.faults import Ledger
-from remuda.games import find_game
+from remuda.games import find_game, name_of, refuse_while_importing
 from remuda.herd import assign, parameters, tolerated_lag
 from remuda.kernels import is_cached
 from remuda.limits import REMEDY, check_limits, memory_needed
 from remuda.loop import Loop
 from remuda.placement.base import Collectors, Trainers, Update
-from remuda.placement.supervise import Crew, Limits, start_failure
+from remuda.placement.supervise import Crew, Limits, refuse_inside_workers, start_failure
 from remuda.placement.worker import script
 from remuda.run import CONFIG, RESULT, Run, to_json
 from remuda.settings import make_plan, spec_of
@@ -48,7 +48,7 @@ LOCK = ".lock"
 
 
 def train(
-    game: str | None = None,
+    game: str | Callable[..., Any] | None = None,
     *,
     out: Path | str | None = None,
     callback: Callback | None = None,
@@ -57,16 +57,21 @@ def train(
 ) -> Run:
     """Train a herd and return its run.
 
-    Settings are those of the plan, the game and the learners in one flat set. `callback` gets the rows
-    of each round, one per agent, and ends the run by returning False.
+    `game` is a name, or a function at the top level of a module that makes an environment. Settings are those of
+    the plan, the game and the learners in one flat set. `callback` gets the rows of each round, one per agent, and
+    ends the run by returning False.
     """
-    return start({"game": game, **settings} if game else settings, out, callback, quiet)
+    if game is not None:
+        settings["game"] = game if isinstance(game, str) else name_of(game)
+    return start(settings, out, callback, quiet)
 
 
 def start(
     settings: Mapping[str, Any], out: Path | str | None = None, callback: Callback | None = None, quiet: bool = False
 ) -> Run:
     """`train`, with the settings as a mapping."""
+    refuse_while_importing()
+    refuse_inside_workers()
     plan = make_plan(settings)
     return _go(_new_folder(out, plan), plan, None, callback, quiet, _switches(settings.get("parallel")))
 
@@ -98,7 +103,7 @@ def _new_folder(out: Path | str | None, plan: Plan) -> Path:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise RunError(f"{folder} exists already: choose another --out, or `remuda resume {folder}`")
         return folder
-    name = plan.game.replace(":", "-").replace(".", "-")
+    name = re.sub(r"[^\w-]", "-", plan.game)
     taken = [int(path.name[-3:]) for path in Path("runs").glob(f"{name}-[0-9][0-9][0-9]")]
     return Path("runs") / f"{name}-{max(taken, default=0) + 1:03d}"
 

@@ -17,6 +17,8 @@ from remuda.rng import Keys
 
 SEEDS = np.uint64(2**31 - 1)
 """Seeds are below this: the most that every random generator takes."""
+MOST_TURNS = 1000
+"""Of an episode, where neither the simulator nor the user says how long it may last."""
 
 
 class World(ABC):
@@ -46,8 +48,8 @@ class World(ABC):
     def act(self, agent: int, action: int) -> None:
         """Carry out an action of an agent that is alive, or note it until the turn ends."""
 
-    def end(self) -> None:
-        """Close the turn."""
+    def end(self) -> None:  # noqa: B027
+        """Close the turn, where there is something left to do."""
 
     def render(self) -> NDArray[np.uint8] | None:
         """A picture, if the simulator draws any."""
@@ -134,3 +136,13 @@ class Simulators(Game):
         world.rewards[:] = 0
         world.terminated[:] = False
         world.truncated[:] = False
+
+
+def longest(env: Any) -> int:
+    """The most turns an episode has, as far as an environment says so."""
+    limits = (
+        getattr(getattr(env, "spec", None), "max_episode_steps", None),
+        getattr(getattr(env, "unwrapped", env), "max_cycles", None),
+        getattr(getattr(env, "unwrapped", env), "max_steps", None),
+    )
+    return next((limit for limit in limits if isinstance(limit, int) and limit > 0), MOST_TURNS)

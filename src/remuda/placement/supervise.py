@@ -387,14 +387,17 @@ class Failed:
         return error
 
 
-def process_context() -> Any:
-    """How processes are started: from a fork server that has everything imported, else from nothing."""
-    if multiprocessing.current_process().name != "MainProcess" and getattr(
-        multiprocessing.current_process(), "_inheriting", False
-    ):
+def refuse_inside_workers() -> None:
+    """Raise where a worker, on its way in, runs the program that started it."""
+    process = multiprocessing.current_process()
+    if process.name != "MainProcess" and getattr(process, "_inheriting", False):
         raise ConfigError(
             'training was started again by one of its own workers: put the call under `if __name__ == "__main__":`'
         )
+
+
+def process_context() -> Any:
+    """How processes are started: from a fork server that has everything imported, else from nothing."""
     method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
     context = multiprocessing.get_context(method)
     if method == "forkserver":

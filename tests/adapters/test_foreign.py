@@ -1,0 +1,202 @@
+"""Games of other makers train on every engine, with the same result."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from foreign_games import GAMES, with_chance
+
+import remuda
+from remuda.check import check, seats
+from remuda.collect import Manner, Player, Task
+from remuda.engines import ENGINES
+from remuda.errors import ConfigError
+from remuda.fragment import Fragment
+from remuda.game import Game, make_game
+from remuda.games import find_game
+
+HERE = "foreign_games"
+SMALL: dict[str, dict[str, Any]] = {
+    "iqn": {"layer": 16, "quantiles": 4, "acting_quantiles": 4, "frames": 2, "batch_size": 8, "memory": 200},
+    "ppo": {"layers": [16, 8], "frames": 2, "passes": 2, "minibatches": 2},
+}
+QUICK = ("vectorized", "executor")
+
+
+def train(out: Path, name: str, learner: str, engine: str, **settings: Any) -> remuda.Run:
+    return remuda.train(
+        name, out=out, quiet=True, learner=learner, engine=engine, n_workers=2, worlds=3, total_episodes=6,
+        episodes_per_update=3, evaluate_episodes=2, pictures=False, seed=3,
+        deterministic=ENGINES[engine].deterministic, **GAMES.get(name, {}), **SMALL[learner], **settings,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The result of the sequential engine, trained once."""
+    results: dict[tuple[str, str], dict[str, Any]] = {}
+
+    def result(name: str, learner: str) -> dict[str, Any]:
+        if (name, learner) not in results:
+            out = tmp_path_factory.mktemp("alone") / "run"
+            results[name, learner] = train(out, name, learner, "sequential").result
+        return results[name, learner]
+
+    return result
+
+
+def combinations() -> list[Any]:
+    """Every engine has every game in the slow set; two engines have each with one learner in the quick one."""
+    engines = [engine for engine in ENGINES if engine != "sequential"]
+    return [
+        pytest.param(
+            name,
+            learner,
+            engine,
+            marks=[] if engine == QUICK[(g + k) % 2] and (g + k) % 4 < 2 else [pytest.mark.slow],
+            id=f"{name}-{learner}-{engine}",
+        )
+        for (g, name), (k, learner), engine in product(enumerate(GAMES), enumerate(SMALL), engines)
+    ]
+
+
+@pytest.mark.parametrize(("name", "learner", "engine"), combinations())
+def test_every_engine_trains_it_to_the_same_weights(
+    tmp_path: Path, alone: Any, name: str, learner: str, engine: str
+) -> None:
+    result, one = train(tmp_path / "run", name, learner, engine).result, alone(name, learner)
+    assert result["finished"]
+    assert result["episodes"] == one["episodes"]
+    if ENGINES[engine].deterministic:
+        assert result["weights_sha256"] == one["weights_sha256"]
+        assert result["agent_steps"] == one["agent_steps"]
+
+
+@pytest.mark.parametrize("name", GAMES)
+def test_the_conformance_suite_finds_nothing(name: str) -> None:
+    problems = {finding.promise: finding.problem for finding in check(name, **GAMES[name]) if not finding.good}
+    assert problems == {}
+
+
+def played(name: str, worlds: int = 2, **options: Any) -> tuple[Game, list[Fragment]]:
+    game = make_game(find_game(name), {**GAMES.get(name, {}), **options}, range(worlds))
+    player = Player(game, seats(game), Manner(0, worlds))
+    player.start(Task(tuple(range(worlds))))
+    return game, player.play(player.room())
+
+
+def test_agents_of_unequal_shape_are_groups_of_their_own() -> None:
+    game, fragments = played("mpe2.simple_tag_v3:parallel_env")
+    assert [(group.name, group.size) for group in game.spec.groups] == [("adversary", 3), ("agent", 1)]
+    assert game.spec.groups[0].obs_shape != game.spec.groups[1].obs_shape
+    assert game.spec.turns == 8
+    assert fragments[0].truncated[-1].all()
+    assert not fragments[0].terminated.any()
+
+
+def test_the_dead_enter_no_batch() -> None:
+    _, (fragment,) = played("pettingzoo:butterfly/knights_archers_zombies-v11", worlds=4, max_cycles=300)
+    lives = fragment.alive.sum(axis=0)
+    assert lives.min() < lives.max() <= fragment.turns, "nobody died"
+    for world, agent in np.argwhere(lives < lives.max(axis=1, keepdims=True)).tolist():
+        last = lives[world, agent] - 1
+        assert fragment.alive[: last + 1, world, agent].all()
+        assert fragment.terminated[last, world, agent]
+
+
+def test_a_game_in_turn_is_played_in_turn() -> None:
+    """In tictactoe a move of the second player is only legal if it saw the first one's."""
+    game, (fragment,) = played("pettingzoo:classic/tictactoe-v3", worlds=8)
+    assert game.spec.in_turn
+    assert game.spec.groups[0].masked
+    for world in range(8):
+        moves = [
+            int(fragment.actions[turn, world, agent])
+            for turn in range(fragment.turns)
+            for agent in range(2)
+            if fragment.alive[turn, world, agent]
+        ]
+        assert len(moves) == len(set(moves)) >= 5
+        returns = fragment.returns[world]
+        assert returns.sum() == 0
+        assert set(returns.tolist()) <= {-1.0, 0.0, 1.0}
+        ends = fragment.terminated[:, world] & fragment.alive[:, world]
+        assert ends.sum(axis=0).tolist() == [1, 1]
+
+
+def test_observations_are_flattened_as_documented() -> None:
+    _, (lake,) = played("gymnasium:FrozenLake-v1")
+    assert lake.obs.shape[3:] == (16,)
+    assert (lake.obs.sum(axis=3) == 1).all()
+    _, (cards,) = played("gymnasium:Blackjack-v1")
+    assert cards.obs.shape[3:] == (32 + 11 + 2,)
+    _, (cart,) = played("gymnasium:CartPole-v1")
+    assert cart.obs.dtype == np.float32
+
+
+def test_copies_play_apart_and_wait_for_each_other() -> None:
+    game, (lake,) = played("gymnasium:FrozenLake-v1", agents=3, worlds=5)
+    assert game.spec.agents == 3
+    lives = lake.alive.sum(axis=0)
+    assert (lives.max(axis=1) > lives.min(axis=1)).any()
+
+
+def test_a_factory_is_a_game_and_its_arguments_are_options(tmp_path: Path) -> None:
+    run = train(tmp_path / "run", with_chance, "ppo", "executor", size=5)  # type: ignore[arg-type]
+    assert run.plan.game == f"{HERE}:with_chance"
+    assert run.plan.options["size"] == 5
+    assert run.result["finished"]
+    with pytest.raises(remuda.RemudaError, match="unknown setting 'sise': did you mean 'size'"):
+        train(tmp_path / "other", with_chance, "ppo", "executor", sise=5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "match"),
+    [
+        (f"{HERE}:with_text", "observes Text.*can be flattened; wrap the environment"),
+        (f"{HERE}:with_knobs", "has actions Box.*wrap the environment so that its action space is Discrete"),
+        (f"{HERE}:nothing", "made a int: make a PettingZoo environment"),
+        (f"{HERE}:GAMES", "neither a GameEntry nor a factory"),
+        ("gymnasium:CartPole-v99", "CartPole-v99"),
+        ("mpe2.simple_tag_v3:parallel_env", "agents=2 is for Gymnasium environments"),
+    ],
+)
+def test_what_does_not_fit_is_told_in_a_sentence(tmp_path: Path, name: str, match: str) -> None:
+    with pytest.raises(ConfigError, match=match):
+        remuda.train(name, out=tmp_path / "run", quiet=True, agents=2 if "mpe2" in name else 1)
+
+
+def test_what_no_other_process_finds_is_told_in_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be found by its name in another process"):
+        remuda.train(lambda: with_chance(), out=tmp_path / "run", quiet=True)
+
+
+SCRIPT = """
+import gymnasium, remuda
+
+def game():
+    return gymnasium.make("CartPole-v1")
+
+{guard}remuda.train(game, out="run", engine="executor", n_workers=1, worlds=2, total_episodes=2, turns=9,
+{guard}             learner="ppo", layers=[8], pictures=False, quiet=True)
+"""
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+def test_a_script_trains_its_own_game(tmp_path: Path, guarded: bool) -> None:
+    lines = SCRIPT.format(guard="    " if guarded else "")
+    lines = lines.replace("    remuda.train", 'if __name__ == "__main__":\n    remuda.train') if guarded else lines
+    (tmp_path / "script.py").write_text(lines)
+    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    if guarded:
+        assert done.returncode == 0, done.stderr
+        assert (tmp_path / "run" / "result.json").exists()
+    else:
+        assert done.returncode != 0
+        assert 'put the call under `if __name__ == "__main__":`' in done.stderr
