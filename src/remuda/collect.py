@@ -197,6 +197,7 @@ class Player:
             for g, group in enumerate(spec.groups)
         ]  # per group (worlds, agents)
         self._ages = [np.zeros((self.game.worlds, group.size), np.int64) for group in spec.groups]
+        self._acted = [np.full((self.game.worlds, group.size), -1, np.int64) for group in spec.groups]  # last, in `out`
         self._tails: list[NDArray[Any] | None] = [None] * len(spec.groups)  # last frames of a slice
         self._turn = 0
         self._begun = False
@@ -244,6 +245,7 @@ class Player:
     def _carry_over(self, g: int, fragment: Fragment) -> None:
         """Put the last frames of the previous slice before the first turn of this one; nothing precedes the first."""
         tail = self._tails[g]
+        self._acted[g][:] = -1
         fragment.obs[: fragment.before] = 0
         if tail is not None and len(tail):
             fragment.obs[fragment.before - len(tail) : fragment.before] = tail
@@ -277,7 +279,9 @@ class Player:
             self.game.signals[g].forget(first, last)  # nobody had seen anything yet
         self._observe(g, fragment, turn, first, last)
         signals = self.game.signals[g]
-        fragment.alive[turn, :, first:last] = signals.alive[:, first:last] & ~self.game.over[:, None]
+        alive = signals.alive[:, first:last] & ~self.game.over[:, None]
+        fragment.alive[turn, :, first:last] = alive
+        self._acted[g][:, first:last][alive] = turn
         fragment.ages[turn, :, first:last] = self._ages[g][:, first:last]
 
     def _observe(self, g: int, fragment: Fragment, turn: int, first: int, last: int) -> None:
@@ -298,7 +302,9 @@ class Player:
         _take_signals(
             (signals.rewards, signals.terminated, signals.truncated, signals.alive),
             self._ages[g],
-            (fragment.rewards[turn], fragment.terminated[turn], fragment.truncated[turn], fragment.alive[turn]),
+            self._acted[g],
+            (fragment.rewards, fragment.terminated, fragment.truncated),
+            turn,
             first,
             last,
         )
@@ -376,17 +382,30 @@ def _within(obs: NDArray[Any], group: Group) -> bool:
 
 
 @kernel
-def _take_signals(signals: Any, ages: Any, out: Any, first: int, last: int) -> None:
-    """Move what reached some agents into the turn it belongs to, and count how long they have lived."""
+def _take_signals(signals: Any, ages: Any, acted: Any, out: Any, turn: int, first: int, last: int) -> None:
+    """Move what reached some agents into the turn they last acted in, and count how long they have lived.
+
+    That is `turn`, unless an agent waits while others act.
+    """
     rewards, terminated, truncated, alive = signals
-    out_rewards, out_terminated, out_truncated, acted = out
+    out_rewards, out_terminated, out_truncated = out
     for w in range(rewards.shape[0]):
         for a in range(first, last):
-            out_rewards[w, a] = rewards[w, a]
-            out_terminated[w, a] = terminated[w, a] and acted[w, a]
-            out_truncated[w, a] = truncated[w, a] and acted[w, a] and not terminated[w, a]
+            t = acted[w, a]
+            if t < turn:
+                out_rewards[turn, w, a] = 0
+                out_terminated[turn, w, a] = False
+                out_truncated[turn, w, a] = False
+            if t == turn:
+                out_rewards[t, w, a] = rewards[w, a]
+                out_terminated[t, w, a] = terminated[w, a]
+                out_truncated[t, w, a] = truncated[w, a] and not terminated[w, a]
+            elif t >= 0 and not (out_terminated[t, w, a] or out_truncated[t, w, a]):
+                out_rewards[t, w, a] += rewards[w, a]
+                out_terminated[t, w, a] = terminated[w, a]
+                out_truncated[t, w, a] = truncated[w, a] and not terminated[w, a]
             ended = terminated[w, a] or truncated[w, a]
-            ages[w, a] = ages[w, a] + 1 if alive[w, a] and acted[w, a] and not ended else 0
+            ages[w, a] = ages[w, a] + 1 if alive[w, a] and t == turn and not ended else 0
             rewards[w, a] = 0
             terminated[w, a] = False
             truncated[w, a] = False

@@ -54,3 +54,47 @@ def with_knobs() -> Any:
 def nothing() -> int:
     """What is no environment."""
     return 7
+
+
+def out_of_turn() -> Any:
+    """Two agents who act in an odd order; every move pays both, differently, and the last ends the game."""
+    import gymnasium
+    from pettingzoo import AECEnv
+
+    class OutOfTurn(AECEnv[str, Any, int]):
+        metadata: dict[str, Any] = {"name": "out_of_turn"}  # noqa: RUF012
+        possible_agents = ["a", "b"]  # noqa: RUF012
+        order = "abbaaabab"
+
+        def observation_space(self, agent: str) -> Any:
+            return gymnasium.spaces.Box(0, 99, (1,), np.int64)
+
+        def action_space(self, agent: str) -> Any:
+            return gymnasium.spaces.Discrete(2)
+
+        def reset(self, seed: int | None = None, options: Any = None) -> None:
+            self.agents = list(self.possible_agents)
+            self.first = int(np.random.default_rng(seed).integers(50))
+            self.moves = 0
+            self.rewards = dict.fromkeys(self.agents, 0.0)
+            self._cumulative_rewards = dict.fromkeys(self.agents, 0.0)
+            self.terminations = dict.fromkeys(self.agents, False)
+            self.truncations = dict.fromkeys(self.agents, False)
+            self.infos: dict[str, Any] = {agent: {} for agent in self.agents}
+            self.agent_selection = self.order[0]
+
+        def observe(self, agent: str) -> Any:
+            return np.array([self.first + self.moves])
+
+        def step(self, action: int) -> None:
+            if self.terminations[self.agent_selection]:
+                self._was_dead_step(action)
+                return
+            self.moves += 1
+            self.rewards = {"a": 1.0 * 2**self.moves, "b": -1.0 * 2**self.moves}
+            if self.moves == len(self.order):
+                self.terminations = dict.fromkeys(self.agents, True)
+            else:
+                self.agent_selection = self.order[self.moves]
+
+    return OutOfTurn()

@@ -130,6 +130,24 @@ def test_a_game_in_turn_is_played_in_turn() -> None:
         assert ends.sum(axis=0).tolist() == [1, 1]
 
 
+def test_who_waits_is_paid_for_its_last_move() -> None:
+    """Moves a b, -b, a -, a -, ab, ab: a waits in the second turn, b in the third and the fourth."""
+    game, (fragment,) = played(f"{HERE}:out_of_turn", worlds=1)
+    assert game.spec.in_turn
+    assert fragment.alive[:, 0].tolist() == [
+        [True, True], [False, True], [True, False], [True, False], [True, True], [True, True],
+    ]  # fmt: skip
+    paid = {
+        0: [2 + 4 + 8, 0, 16, 32, 64 + 128, 256 + 512],  # from each move of a's to its next
+        1: [-4, -(8 + 16 + 32 + 64), 0, 0, -(128 + 256), -512],
+    }
+    for agent, rewards in paid.items():
+        lived = fragment.alive[:, 0, agent]
+        assert fragment.rewards[lived, 0, agent].tolist() == [r for r in rewards if r]
+        assert fragment.terminated[:, 0, agent].tolist() == [False] * 5 + [True]
+    assert [finding.problem for finding in check(f"{HERE}:out_of_turn") if not finding.good] == []
+
+
 def test_observations_are_flattened_as_documented() -> None:
     _, (lake,) = played("gymnasium:FrozenLake-v1")
     assert lake.obs.shape[3:] == (16,)

@@ -12,6 +12,7 @@ import json
 import os
 import random
 import signal
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -104,7 +105,8 @@ class Chaos:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.wishes: dict[str, Any] = json.loads((folder / WISHES).read_text())
-        self._main = os.getpid()  # or the fork server, from which only workers come
+        in_ray = Path(sys.argv[0]).name == "default_worker.py"
+        self._main = 0 if in_ray else os.getpid()  # or the fork server, from which only workers come
         self._pid = 0
         self._armed = False
         self._usual: dict[str, float] = {}

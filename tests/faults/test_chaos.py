@@ -52,6 +52,7 @@ ENGINES: dict[str, dict[str, Any]] = {
     "executor": {"engine": "executor", **SURE},
     "free executor": {"engine": "executor"},
     "actor-learner": {"engine": "actor-learner", "n_learners": 2, "log_schedule": "true"},
+    "ray": {"engine": "ray", **SURE},
 }
 MANY = {"collect": 12, "hand-over": 6, "update": 6, "publish": 6, "save": 6}
 FEW = {"collect": 2, "hand-over": 1, "update": 1, "publish": 1, "save": 1}

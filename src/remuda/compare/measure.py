@@ -1,7 +1,7 @@
 """One plan on several engines and worker counts, each a process of its own, taking turns.
 
-A trial is `remuda train` that is stopped after a while. Its rate comes from its own books, from one round
-learned to another; what comes before the first one is the cold start. Memory and processor time are those of
+A trial is `remuda train` that is stopped after a while. Its rate comes from its own books, from the first round
+learned to the last; what comes before the first one is the cold start. Memory and processor time are those of
 the whole process tree, as the kernel has them.
 """
 
@@ -192,19 +192,21 @@ def try_out(plan: Plan, variant: Variant, seconds: float) -> Trial:
 def _watch(process: subprocess.Popen[Any], books: Path, began: float, seconds: float) -> Trial:
     """Wait for the first round, then for `seconds` and one round more; look at memory on the way."""
     deadline, first, peak, look_again = began + START_LIMIT_S, 0.0, 0, 0.0
-    cpu = 0.0
+    cpu, rows, latest = 0.0, 0, 0.0
     while True:
         time.sleep(LOOK_S)
         now = time.monotonic()
         if process.poll() is not None:
             raise ChildProcessError
-        rows = _rounds(books)
+        known, rows = rows, _rounds(books)
+        if rows > known:
+            latest = now
         if rows and not first:
             first, cpu, deadline = now, tree_cpu_s(process.pid), now + PATIENCE * seconds
         if first and now > look_again:
             peak = max(peak, tree_bytes(process.pid))
             look_again = time.monotonic() + DEAR * (time.monotonic() - now)
-        if first and rows >= 2 and now - first >= seconds:
+        if first and rows >= 2 and now - first >= seconds and latest - first >= seconds / 2:
             break
         if now > deadline:
             if not first:
@@ -234,16 +236,19 @@ def _read(books: Path, cold_s: float, peak: int, cpu_per_s: float) -> Trial:
     agents = len(steps) // len(table["round"])
     made = float(steps[-1]) - (float(steps[agents - 1]) if first is not start else 0.0)
     episodes, wall = gone["episodes"], gone["wall_s"]
+    rate = episodes / wall
+    if len(table["round"]) > 2:  # rounds may come in bursts: the line through all of them
+        rate = float(np.polyfit(table["wall_s"] - first["wall_s"], table["episodes"], 1)[0])
     collect, learn = gone["collect_cpu_s"] / episodes, gone["learn_cpu_s"] / episodes
     late = table["lag_mean"][1:] if len(table["round"]) > 1 else table["lag_mean"]
     return Trial(
-        episodes_per_s=episodes / wall,
-        agent_steps_per_s=made / wall,
+        episodes_per_s=rate,
+        agent_steps_per_s=rate * made / episodes,
         cold_start_s=cold_s,
         peak_bytes=peak,
         collect_cpu_s=collect,
         learn_cpu_s=learn,
-        other_cpu_s=max(0.0, cpu_per_s * wall / episodes - collect - learn),
+        other_cpu_s=max(0.0, cpu_per_s / rate - collect - learn),
         collect_wall_s=gone["collect_wall_s"] / episodes,
         learn_wall_s=gone["learn_wall_s"] / episodes,
         lag_mean=float(np.nanmean(late)) if np.isfinite(late).any() else 0.0,

@@ -27,6 +27,8 @@ at 2.7 ms (CAGE 2, PPO); 0.95 at 0.9 ms, 1.67 at 2.6 ms, 1.76 at 14 ms (Treasure
 """
 TRIALS = 2
 """Tasks of each size that are played on one thread, to see how long a turn takes."""
+CLEARLY_S = 0.1
+"""A turn that takes so long is worth sharing after the first look: no compiling and no cold cache explains it."""
 
 
 class InlineCollectors(Collectors):
@@ -100,7 +102,7 @@ class InlineCollectors(Collectors):
     def _useful_threads(self, episodes: int) -> int:
         """As many threads as have enough to do; what is played does not depend on it."""
         trials = self._turn_s.get(episodes, [])
-        if len(trials) < TRIALS:
+        if len(trials) < TRIALS and not any(turn_s > CLEARLY_S for turn_s in trials):
             return 1
         return max(1, min(self._threads, int(min(trials) / THREAD_TURN_S)))
 
