@@ -23,8 +23,8 @@ COLOURS = {"collecting": "#3b7dd8", "learning": "#e08a1e", "moving data": "#9b59
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #1d2733; max-width: 88rem; margin: 2rem auto; padding: 0 1rem }
 h1 { font-size: 1.5rem } h2 { font-size: 1.15rem; margin-top: 2.2rem }
-table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums }
-th, td { padding: .3rem .6rem; border-bottom: 1px solid #e3e7ec; text-align: right; white-space: nowrap }
+table { border-collapse: collapse; width: 100%; font-size: .92em; font-variant-numeric: tabular-nums }
+th, td { padding: .3rem .5rem; border-bottom: 1px solid #e3e7ec; text-align: right; white-space: nowrap }
 th:first-child, td:first-child, .words td, .words th { text-align: left } .words td:last-child { white-space: normal }
 .wide { overflow-x: auto } .predicted { background: #fff8e6 } .note { color: #5b6775 }
 svg { max-width: 100%; height: auto }
