@@ -146,23 +146,23 @@ def test_one_plan_one_result(tmp_path: Path) -> None:
         assert [len(run.result["processes"]) for run in runs] == [0, 0, 2]
 
 
+FIELD: dict[str, Any] = {"agents": 2, "size": 9, "turns": 50, "growth": 0.02, "worlds": 16}
+LEARNING: dict[str, Any] = {
+    "total_episodes": 480, "layer": 64, "batch_size": 64, "epsilon": "0.9:0.05:0.5", "tau": 0.02,
+    "evaluate_episodes": 64,
+}  # fmt: skip
+
+
 def test_the_herd_learns_to_pick(tmp_path: Path) -> None:
     """After a short training everybody eats much more than by chance."""
-    plan = {**LEARNING, "worlds": 16}
-    herd = train(tmp_path / "herd", **plan).result["evaluation"]["mean_return"]
-    chance = random_returns(**plan)
+    herd = train(tmp_path / "herd", **FIELD, **LEARNING).result["evaluation"]["mean_return"]
+    chance = random_returns(**FIELD)
     assert min(herd) > 1.5 * max(chance), (herd, chance)
-
-
-LEARNING: dict[str, Any] = {
-    "agents": 2, "size": 9, "turns": 50, "growth": 0.02, "layer": 64, "batch_size": 64, "total_episodes": 480,
-    "evaluate_episodes": 64, "lr": 0.002, "epsilon": "0.9:0.05:0.5", "tau": 0.02,
-}  # fmt: skip
 
 
 def random_returns(**settings: Any) -> list[float]:
     """What random players get, per agent."""
-    plan = make_plan({"game": "commons:ENTRY", **{**SMALL, **settings}, "learner": "random"})
+    plan = make_plan({"game": "commons:ENTRY", "learner": "random", **settings})
     spec = spec_of(plan)
     seats = [make_seat(part, plan, spec, "cpu") for part in assign(plan, spec)]
     returns: list[float] = evaluate(plan, spec, seats, 64).summary()["mean_return"]
