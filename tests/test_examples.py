@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from commons import AGENT, BERRY, ENTRY, STEPS, Commons, CommonsOptions
 from PIL import Image
 
 import remuda
+from commons import AGENT, BERRY, ENTRY, STEPS, Commons, CommonsOptions
 from remuda import rng
 from remuda.check import CHECKS
 from remuda.evaluate import evaluate
