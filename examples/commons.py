@@ -1,0 +1,135 @@
+"""Commons: berries grow beside berries, so a herd that eats the last ones goes hungry."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from remuda.config import Options
+from remuda.game import Game, GameEntry, GameSpec, Group
+from remuda.games.grid import EMPTY, MOVES, add_view, count_kind, draw_text, paint, place_apart, wall_border
+from remuda.kernels import kernel
+from remuda.rng import Keys, fold, uniform
+
+BERRY, AGENT, KINDS = 2, 3, 4  # the kit has EMPTY = 0 and WALL = 1
+SIGNS = ".#o@"
+COLOURS = np.array([[222, 214, 180], [92, 84, 76], [176, 32, 92], [60, 90, 220]], np.uint8)
+STEPS = np.vstack([MOVES, [[0, 0]]])  # up, down, left, right, and stay
+EATEN, LEFT = 0, 1
+
+
+class CommonsOptions(Options):
+    """The rules as numbers."""
+
+    agents: int = Field(4, ge=1, le=10, description="how many agents share a field")
+    size: int = Field(13, ge=6, le=99, description="rows and columns, walls included")
+    turns: int = Field(100, ge=1, description="turns in an episode")
+    radius: int = Field(2, ge=1, le=9, description="how many cells an agent sees to each side")
+    berries: float = Field(0.3, ge=0, le=1, description="chance that a cell starts with a berry")
+    growth: float = Field(0.01, ge=0, le=1, description="chance of a berry per turn, for each berry beside the cell")
+
+
+@kernel
+def _reset(planes: Any, cells: Any, worlds: Any, keys: Any, berries: float) -> None:
+    for i in range(len(worlds)):
+        plane, key = planes[worlds[i]], fold(keys[i], 1)
+        wall_border(plane)
+        place_apart(plane, AGENT, fold(keys[i], 0), cells[worlds[i]])
+        for row, col in np.ndindex(plane.shape):
+            if plane[row, col] == EMPTY and uniform(key, row * plane.shape[1] + col) < berries:
+                plane[row, col] = BERRY
+
+
+@kernel
+def _grow(planes: Any, keys: Any, turn: Any, over: Any, growth: float) -> None:
+    for w in range(len(planes)):
+        if over[w]:
+            continue
+        old, key = planes[w].copy(), fold(keys[w], 2 + turn[w])
+        for row, col in np.ndindex(old.shape):
+            if old[row, col] == EMPTY:
+                near = count_kind(old[row - 1 : row + 2, col - 1 : col + 2], BERRY)
+                if uniform(key, row * old.shape[1] + col) < growth * near:
+                    planes[w, row, col] = BERRY
+
+
+@kernel
+def _observe(planes: Any, cells: Any, radius: int, first: int, out: Any) -> None:
+    out[:] = 0
+    for w, i in np.ndindex(out.shape[:2]):
+        cell = cells[w, first + i]
+        add_view(planes[w], cell[0], cell[1], radius, out[w, i])
+
+
+@kernel
+def _act(planes: Any, cells: Any, over: Any, first: int, actions: Any, eaten: Any) -> None:
+    for w, i in np.ndindex(actions.shape):
+        plane, cell, step = planes[w], cells[w, first + i], STEPS[actions[w, i]]
+        row, col = cell[0] + step[0], cell[1] + step[1]
+        if not over[w] and (plane[row, col] == EMPTY or plane[row, col] == BERRY):
+            eaten[w, i] = plane[row, col] == BERRY
+            plane[cell[0], cell[1]] = EMPTY
+            plane[row, col] = AGENT
+            cell[0], cell[1] = row, col
+
+
+class Commons(Game):
+    """Fields of berries, and those who pick them."""
+
+    def __init__(self, options: CommonsOptions, worlds: Sequence[int]) -> None:
+        self.options = options
+        count, agents, size = len(worlds), options.agents, options.size
+        seen = KINDS * (2 * options.radius + 1) ** 2
+        group = Group("pickers", agents, (seen,), np.uint8, len(STEPS), metrics=("eaten", "left"), low=0, high=1)
+        super().__init__(GameSpec("commons", (group,), options.turns, options.model_dump()), count)
+        self.planes = np.zeros((count, size, size), np.uint8)
+        self.cells = np.zeros((count, agents, 2), np.int64)  # (worlds, agents, row/col)
+        self.keys: Keys = np.zeros(count, np.uint64)
+        self.turn = np.zeros(count, np.int64)
+
+    def reset(self, worlds: NDArray[np.int64], keys: Keys) -> None:
+        """Agents on random cells, berries on some of the others."""
+        self.signals[0].clear(worlds)
+        self.keys[worlds] = keys
+        self.turn[worlds] = 0
+        self.over[worlds] = False
+        _reset(self.planes, self.cells, worlds, keys, self.options.berries)
+
+    def begin(self) -> None:
+        """Let berries grow beside berries."""
+        _grow(self.planes, self.keys, self.turn, self.over, self.options.growth)
+
+    def observe(self, group: int, first: int, last: int, out: NDArray[np.uint8]) -> None:
+        """The square around each agent, one-hot by kind."""
+        _observe(self.planes, self.cells, self.options.radius, first, out)
+
+    def act(self, group: int, first: int, last: int, actions: NDArray[np.int64]) -> None:
+        """Step, and eat the berry that lies there."""
+        eaten = np.zeros(actions.shape, np.float32)
+        _act(self.planes, self.cells, self.over, first, actions, eaten)
+        self.signals[0].rewards[:, first:last] += eaten
+        self.signals[0].metrics[:, first:last, EATEN] += eaten
+
+    def end(self) -> None:
+        """Count the turn and the berries; the last turn truncates everybody."""
+        going = ~self.over
+        self.turn[going] += 1
+        self.signals[0].metrics[going, :, LEFT] = (self.planes[going] == BERRY).sum(axis=(1, 2))[:, None]
+        done = going & (self.turn == self.spec.turns)
+        self.signals[0].truncated[done] = True
+        self.over |= done
+
+    def render(self, world: int) -> NDArray[np.uint8]:
+        """One pixel per cell."""
+        return paint(self.planes[world], COLOURS)
+
+    def text(self, world: int) -> str:
+        """`@` agents, `o` berries."""
+        return draw_text(self.planes[world], SIGNS)
+
+
+ENTRY = GameEntry("commons", "berries grow beside berries; each eaten is worth 1", CommonsOptions, Commons)
