@@ -108,7 +108,7 @@ def test_plain_numpy_reads_it_and_the_game_replays_it(game: str, tmp_path: Path)
         last = arrays["turns"] - 1
         assert np.array_equal(world.signals[g].metrics, arrays[f"group{g}_metrics"][np.arange(count), last])
         paid = np.where(arrays[f"group{g}_alive"], arrays[f"group{g}_rewards"], 0).sum(axis=1)
-        if "RESPAWN" not in game and "GIFTS" not in game:  # there some is paid to those who are away, or before they look
+        if "RESPAWN" not in game and "GIFTS" not in game:  # there some is paid before anybody looks, or to the dead
             np.testing.assert_allclose(paid, world.signals[g].rewards, rtol=1e-5)  # never emptied here: all of it
 
 

@@ -26,6 +26,7 @@ class IQNAgent(nn.Module):
     ) -> None:
         super().__init__()
         self.scale = scale
+        self.cosines: Tensor
         self.own_body = body is not None
         self.body = body if body is not None else nn.Linear(frames * math.prod(obs_shape), layer)
         self.phi = nn.Linear(64, layer)

@@ -2,7 +2,7 @@
 
 | array | shape | what it is |
 | --- | --- | --- |
-| `header` | (bytes,) uint8 | UTF-8 JSON: format, version, game, options, seed, groups, who played; see `Recording.header` |
+| `header` | (bytes,) uint8 | UTF-8 JSON: game, options, seed, groups, who played …; see `Recording` |
 | `turns` | (episodes,) | turns of each episode |
 | `episodes`, `worlds` | (episodes,) | its number, and the number of the world it was played in |
 | `keys` | (episodes,) uint64 | what all chance of the episode derives from: `game.reset(worlds, keys)` |
@@ -12,7 +12,7 @@
 | `group0_terminated`, `group0_truncated` | (episodes, longest, agents) bool | died or ended by the rules; cut off |
 | `group0_alive` | (episodes, longest, agents) bool | acted in this turn; where False the rest means nothing |
 | `group0_metrics` | (episodes, longest, agents, metrics) float32 | the game's counts up to the end of this turn |
-| `group0_action_mask` | (episodes, longest + 1, agents, actions) bool | allowed actions; only of groups that have masks |
+| `group0_action_mask` | (episodes, longest + 1, agents, actions) bool | what is allowed; only of masked groups |
 
 `group1_…` follow where there are several groups. Beyond an episode's end everything is 0. What happened in a turn (an
 event) is the difference between two turns' metrics.
@@ -69,8 +69,8 @@ class Recording:
     """Recorded episodes.
 
     The header has `format`, `version`, `game`, `options`, `seed`, `purpose`, `exploration`, `parallel_actions` (False:
-    each agent observed just before it acted), `groups` (name, agents, obs_shape, obs_dtype, low, high, actions, metrics,
-    masked; null: no limit), `players` (of each agent), `run`, `checkpoint` and `weights_sha256` of a trained herd.
+    each agent observed just before it acted), `groups` (name, agents, obs_shape, obs_dtype, low, high (null: none),
+    actions, metrics, masked), `players` (of each agent), and of a trained herd `run`, `checkpoint`, `weights_sha256`.
     """
 
     header: dict[str, Any]

@@ -20,7 +20,7 @@ from remuda.adapters.turns import FPS, RENDER_MODES, News, Turns, check_mode, ob
 from remuda.errors import ConfigError, OrderError
 from remuda.game import GameEntry, Group
 
-METADATA = {"render_modes": list(RENDER_MODES), "render_fps": FPS}
+METADATA: dict[str, Any] = {"render_modes": list(RENDER_MODES), "render_fps": FPS}
 
 
 class WorldEnv(gymnasium.Env[Any, Any]):
@@ -72,7 +72,9 @@ class WorldsEnv(VectorEnv[Any, Any, Any]):
     World w plays what `WorldEnv` plays with the seed that w was given.
     """
 
-    def __init__(self, game: str | GameEntry, num_envs: int = 1, render_mode: str | None = None, **options: Any) -> None:
+    def __init__(
+        self, game: str | GameEntry, num_envs: int = 1, render_mode: str | None = None, **options: Any
+    ) -> None:
         self._turns = Turns(game, options, num_envs)
         self.game = self._turns.game
         self._group = only_agent(self._turns)
@@ -91,7 +93,7 @@ class WorldsEnv(VectorEnv[Any, Any, Any]):
         seed: int | Sequence[int | None] | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode in every world; a seed is that of world 0, the others follow it, or one for each is given."""
+        """Begin an episode in every world. `seed` is one for each world, or that of world 0: world w has seed + w."""
         super().reset(seed=seed if isinstance(seed, int) else None)
         if seed is None or isinstance(seed, int | np.integer):
             seed = [None if seed is None else int(seed) + world for world in range(self.num_envs)]
@@ -103,7 +105,9 @@ class WorldsEnv(VectorEnv[Any, Any, Any]):
         (news,) = self._turns.look()
         return shown(news, (slice(None), 0)), self._infos(news)
 
-    def step(self, actions: Any) -> tuple[Any, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
+    def step(
+        self, actions: Any
+    ) -> tuple[Any, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
         """Play a turn in every world that goes on; the others begin their next episode."""
         if self._ended is None:
             raise OrderError("no episode is under way: call reset before step")
