@@ -37,7 +37,7 @@ units, oldest first and the newest last. Where the agent has not lived that long
 
 Output: float32, (batch, {actions}): {output}.
 
-To choose an action as `remuda evaluate` does, take the largest output of those the game allows: `choose(outputs, mask)`.
+To choose an action as `remuda evaluate` does, take the largest output of those allowed: `choose(outputs, mask)`.
 {besides}
 {onnx} is the same network: input "frames", output "{name}".
 """
