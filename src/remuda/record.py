@@ -24,6 +24,7 @@ import json
 import math
 import os
 import stat
+import warnings
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -233,7 +234,7 @@ def _write(path: Path, recording: Recording) -> None:
     draft = path.with_name(f".{path.name}.draft")
     try:
         with draft.open("wb") as file:
-            np.savez_compressed(file, allow_pickle=False, **arrays)
+            np.savez_compressed(file, **arrays)
             file.flush()
             os.fsync(file.fileno())
         draft.rename(path)
@@ -278,8 +279,11 @@ def _read_arrays(path: Path) -> dict[str, NDArray[Any]]:
             size = sum(member.file_size for member in packed.infolist())
         if size > 2 * MOST_BYTES:
             raise TraceError(f"recording {path} unpacks to {size:,} bytes: that is more than is read")
-        with np.load(path, allow_pickle=False) as file:
+        with warnings.catch_warnings(action="error"), np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
+        for name, array in arrays.items():
+            if not isinstance(array, np.ndarray):
+                raise TraceError(f"recording {path} is damaged: {name} is not an array")
     except FileNotFoundError:
         raise TraceError(f"{path} is not there: give a file that `remuda record` wrote") from None
     except TraceError:
@@ -287,7 +291,7 @@ def _read_arrays(path: Path) -> dict[str, NDArray[Any]]:
     except Exception as error:  # the file is foreign: whatever its reader raises is about the file
         raise TraceError(f"recording {path} cannot be read: {first_line(error)}") from None
     for name in ("header", "turns"):
-        if not isinstance(arrays.get(name), np.ndarray) or arrays[name].ndim != 1:
+        if name not in arrays or arrays[name].ndim != 1:
             raise TraceError(f"{path} is not a recording: it has no {name}")
     return arrays
 
