@@ -1,6 +1,10 @@
-"""What `import gymnasium` loads of remuda: names only, so that it costs nothing (remuda itself imports torch).
+"""Our games with one agent, by name, for Gymnasium: importing this is cheap, and registers them.
 
-The entry point `gymnasium.envs` of pyproject.toml leads here.
+    import gymnasium, remuda_envs
+    env = gymnasium.make("remuda/cage2-v0")
+
+or `gymnasium.make("remuda_envs:remuda/cage2-v0")` without an import. remuda itself, with torch, is imported when an
+environment is made.
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ ENVS = {"remuda/cage2-v0": {"game": "cage2"}, "remuda/treasurehunt-v0": {"game":
 
 
 def register_envs() -> None:
-    """Make our games with one agent known to `gymnasium.make` and `gymnasium.make_vec`."""
+    """Make our games known to `gymnasium.make` and `gymnasium.make_vec`; twice does no harm."""
     for name, settings in ENVS.items():
         if name not in registry:
             register(
@@ -20,3 +24,6 @@ def register_envs() -> None:
                 vector_entry_point="remuda.adapters.out_gymnasium:WorldsEnv",
                 kwargs=settings,
             )
+
+
+register_envs()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
 import pytest
 from gymnasium import spaces
-from pettingzoo.test import parallel_api_test, parallel_seed_test
 
 from remuda import rng
 from remuda.adapters.out_pettingzoo import HerdEnv, parallel_env
@@ -18,6 +18,9 @@ from remuda.games import find_game
 from remuda.replay import Repeating
 from remuda.rng import Stream
 from remuda.testing import GIFTS, MASKED, RESPAWN, UNEQUAL
+
+with warnings.catch_warnings(action="ignore"):  # about PettingZoo's own games
+    from pettingzoo.test import parallel_api_test, parallel_seed_test
 
 GAMES: dict[str, tuple[str | GameEntry, dict[str, Any]]] = {
     "treasurehunt": ("treasurehunt", {"agents": 3, "turns": 25}),
@@ -53,7 +56,7 @@ def test_pettingzoo_finds_nothing_wrong(env: HerdEnv) -> None:
     parallel_api_test(env, num_cycles=60)
 
 
-@pytest.mark.parametrize("name", GAMES)
+@pytest.mark.parametrize("name", set(GAMES) - {"masks"})  # this test of theirs takes forbidden actions
 def test_the_same_seed_is_the_same_episode_to_pettingzoo(name: str) -> None:
     game, options = GAMES[name]
     parallel_seed_test(lambda: parallel_env(game, **options), num_cycles=30)

@@ -22,7 +22,7 @@ from remuda.game import GameEntry, GameSpec
 Infos = dict[str, dict[str, Any]]
 
 
-class HerdEnv(ParallelEnv[str, Any, int]):
+class HerdEnv(ParallelEnv[str, Any, int]):  # type: ignore[misc]  # PettingZoo has no types
     """One world of a game. `infos` have the game's metrics of the episode so far."""
 
     def __init__(self, game: str | GameEntry, render_mode: str | None = None, **options: Any) -> None:
