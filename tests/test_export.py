@@ -34,7 +34,7 @@ from remuda.telemetry.report import seats_of
 
 SMALL: dict[str, Any] = {
     "worlds": 3, "total_episodes": 12, "deterministic": True, "device": "cpu", "pictures": False,
-    "evaluate_episodes": 0, "quiet": True,
+    "evaluate_episodes": 3, "quiet": True,
 }  # fmt: skip
 HERDS: dict[str, dict[str, Any]] = {
     "iqn treasurehunt": {
@@ -67,10 +67,10 @@ class Twice(nn.Module):
         super().__init__()
         self.first = nn.Linear(frames * obs_shape[0], 6)
         self.second = nn.Linear(6, width)
-        self.register_buffer("half", torch.full((1,), 0.5))
+        self.register_buffer("share", torch.full((1,), 0.5))
 
     def forward(self, x):
-        return torch.tanh(self.second(torch.relu(self.first(x.flatten(1)) * self.half)))
+        return torch.tanh(self.second(torch.relu(self.first(x.flatten(1)) * self.share)))
 '''
 
 
@@ -176,7 +176,7 @@ def test_the_state_dict_has_the_names_and_numbers_of_the_checkpoint(herds: Any, 
         (weights,) = policy.weights()
         plain = {key: array for key, array in weights.items() if "sigma" not in key}
         assert set(plain) <= set(state)
-        assert set(state) - set(plain) <= {"body.half"}
+        assert set(state) - set(plain) <= {"body.share"}
         assert all(np.array_equal(state[key].numpy(), array) for key, array in plain.items())
 
 

@@ -37,9 +37,7 @@ class WorldEnv(gymnasium.Env[Any, Any]):
         self.action_space = spaces.Discrete(self._group.actions)
         self._going = False
 
-    def reset(
-        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Mapping[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin an episode: the first of a seed, or without one the next. There are no options."""
         super().reset(seed=seed)
         self._turns.seed([seed])

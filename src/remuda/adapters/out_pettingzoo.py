@@ -47,9 +47,7 @@ class HerdEnv(ParallelEnv[str, Any, int]):  # type: ignore[misc]  # PettingZoo h
         """As many actions as the agent's group has."""
         return self.action_spaces[agent]
 
-    def reset(
-        self, seed: int | None = None, options: Mapping[str, Any] | None = None
-    ) -> tuple[dict[str, Any], Infos]:
+    def reset(self, seed: int | None = None, options: Mapping[str, Any] | None = None) -> tuple[dict[str, Any], Infos]:
         """Begin an episode: the first of a seed, or without one the next. There are no options."""
         del options
         self._turns.seed([seed])
