@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import zipfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -261,10 +262,8 @@ def test_any_flipped_byte_is_noticed_or_harmless(recorded: Path, tmp_path: Path)
     path = tmp_path / "flipped.npz"
     for place in range(0, len(content), max(1, len(content) // 400)):
         path.write_bytes(content[:place] + bytes([content[place] ^ 0xFF]) + content[place + 1 :])
-        try:
-            assert equal(read(path), written)  # a byte that nobody reads
-        except TraceError as error:
-            assert len(str(error).splitlines()) == 1
+        with suppress(TraceError):
+            assert equal(read(path), written), f"byte {place} was believed"  # nobody reads it, or it is noticed
 
 
 def test_a_bomb_is_not_unpacked(recorded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -126,8 +126,13 @@ def _play(cast: Cast, episodes: int, exploration: float) -> Recording:
         parts = [vars(chunk.groups[g]) for chunk in chunks]
         names = [name for name, array in parts[0].items() if array is not None]
         joined = {name: np.concatenate([_padded(name, part[name], longest) for part in parts]) for name in names}
-        groups.append(GroupRecording(**{"action_mask": None, **joined}))
+        groups.append(_group(joined))
     return Recording(_header(cast, exploration), **whole, groups=groups)
+
+
+def _group(arrays: Mapping[str, Any]) -> GroupRecording:
+    """A group by the names of its arrays; most have no mask."""
+    return GroupRecording(**{"action_mask": None, **arrays})
 
 
 def _padded(name: str, array: NDArray[Any], longest: int) -> NDArray[Any]:
@@ -227,7 +232,7 @@ def _describe(spec: GameSpec) -> list[dict[str, Any]]:
 
 def _write(path: Path, recording: Recording) -> None:
     """Write the file beside its place and move it there when it is whole."""
-    arrays: dict[str, NDArray[Any]] = {"header": np.frombuffer(to_json(recording.header).encode(), np.uint8)}
+    arrays: dict[str, Any] = {"header": np.frombuffer(to_json(recording.header).encode(), np.uint8)}
     arrays |= {name: getattr(recording, name) for name in PER_EPISODE}
     for g, group in enumerate(recording.groups):
         arrays |= {f"group{g}_{name}": array for name, array in vars(group).items() if array is not None}
@@ -264,7 +269,7 @@ def read(path: str | Path) -> Recording:
     for g in range(len(header["groups"])):
         prefix = f"group{g}_"
         own = {name.removeprefix(prefix): arrays[name] for name in wanted if name.startswith(prefix)}
-        groups.append(GroupRecording(**{"action_mask": None, **own}))
+        groups.append(_group(own))
     for g, (group, facts) in enumerate(zip(groups, header["groups"], strict=True)):
         if group.actions.min(initial=0) < 0 or group.actions.max(initial=0) >= facts["actions"]:
             raise TraceError(f"recording {path} is damaged: group {g} took actions it does not have")

@@ -9,9 +9,14 @@ environment is made.
 
 from __future__ import annotations
 
+from typing import Any
+
 from gymnasium.envs.registration import register, registry
 
-ENVS = {"remuda/cage2-v0": {"game": "cage2"}, "remuda/treasurehunt-v0": {"game": "treasurehunt", "agents": 1}}
+ENVS: dict[str, dict[str, Any]] = {
+    "remuda/cage2-v0": {"game": "cage2"},
+    "remuda/treasurehunt-v0": {"game": "treasurehunt", "agents": 1},
+}
 
 
 def register_envs() -> None:

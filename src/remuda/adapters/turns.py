@@ -113,8 +113,8 @@ def observation_space(group: Group) -> spaces.Space[Any]:
         low, high = max(low, np.iinfo(dtype).min), min(high, np.iinfo(dtype).max)
     elif dtype.kind == "b":
         low, high = 0, 1
-    bounds = [np.full(group.obs_shape, int(b) if dtype.kind in "iub" else b, dtype) for b in (low, high)]
-    box = spaces.Box(*bounds, shape=group.obs_shape, dtype=dtype.type)
+    least, most = (np.full(group.obs_shape, int(b) if dtype.kind in "iub" else b, dtype) for b in (low, high))
+    box: spaces.Space[Any] = spaces.Box(least, most, group.obs_shape, dtype.type)
     if not group.masked:
         return box
     return spaces.Dict({OBSERVATION: box, MASK: spaces.Box(0, 1, (group.actions,), np.int8)})
