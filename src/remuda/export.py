@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import inspect
 import io
+import logging
 import re
 import shutil
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -203,12 +205,23 @@ def source(agent: Agent) -> str:
     return head + code + LOAD.format(kind=kind.__name__, arguments=arguments)
 
 
+@contextmanager
+def _quiet(logger: logging.Logger) -> Iterator[None]:
+    """Only errors are said."""
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
 def as_onnx(agent: Agent) -> bytes:
     """The network as ONNX, for any number of rows at once."""
     import onnx
 
     example = torch.zeros((2, agent.frames, *agent.group.obs_shape))
-    with warnings.catch_warnings(action="ignore"):  # about torch's own insides
+    with warnings.catch_warnings(action="ignore"), _quiet(logging.getLogger("torch.onnx")):  # about its own insides
         program = torch.onnx.export(
             agent.module,
             (example,),
