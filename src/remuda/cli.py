@@ -22,15 +22,18 @@ from remuda.compare import page
 from remuda.config import Options, Parallel, Plan, read_assignments, read_yaml
 from remuda.engines import AUTO, AUTO_RULE, ENGINES
 from remuda.errors import ConfigError, RemudaError, RunError, StorageError, UsageError
+from remuda.evaluate import Cast
 from remuda.evaluate import evaluate as score
+from remuda.export import export as export_agent
 from remuda.faults import trace_of
 from remuda.games import SHIPPED, find_game
 from remuda.games.cage2.verify import verify as replay_traces
-from remuda.herd import LEARNERS, PLAYERS, assign, make_seat
+from remuda.herd import LEARNERS, PLAYERS
+from remuda.record import record as record_episodes
 from remuda.replay import replay as replay_schedule
 from remuda.replay import replay_failure
-from remuda.run import CONFIG, Run, to_json
-from remuda.settings import PRESETS, make_plan, spec_of
+from remuda.run import Run, to_json
+from remuda.settings import PRESETS
 from remuda.telemetry.report import make_film, play, seats_of
 from remuda.threads import cores
 from remuda.training import start
@@ -118,20 +121,8 @@ def evaluate(
 
     `remuda evaluate treasurehunt 'learners={0: frozen:runs/a/0, 1: frozen:runs/b/1}'`
     """
-    if (Path(target) / CONFIG).is_file():
-        run = Run(target)
-        plan = run.changed(_placement(_words(words)))
-        spec, seats = run.spec, seats_of(run, checkpoint)
-    else:
-        plan = make_plan({"game": target, **_words(words)})
-        spec = spec_of(plan)
-        parts = assign(plan, spec)
-        if any(part.learns for part in parts):
-            raise ConfigError(
-                "evaluate takes trained or scripted players: give learners={0: frozen:RUN/0, …} or learner=random"
-            )
-        seats = [make_seat(part, plan, spec, "cpu") for part in parts]
-    summary = score(plan, spec, seats, episodes, epsilon).summary()
+    cast = Cast.of(target, _words(words), checkpoint)
+    summary = score(cast.plan, cast.spec, cast.seats, episodes, epsilon).summary()
     if as_json:
         print(to_json(summary))
         return
@@ -210,6 +201,40 @@ def watch(
         for turn, game in enumerate(games):
             live.update(Text(f"{game.text(0)}\nturn {turn + 1}"), refresh=True)
             time.sleep(delay)
+
+
+@app.command(context_settings=ANY_FLAG)
+def record(
+    target: Annotated[str, typer.Argument(help="a run directory, or a game; learners=… say who plays it")],
+    words: Words = None,
+    out: Annotated[Path, typer.Option(help="the file to write (.npz); must not exist")] = Path("episodes.npz"),
+    episodes: Annotated[int, typer.Option(help="how many", min=1)] = 10,
+    epsilon: Annotated[float, typer.Option(help="share of random actions; 0 is greedy", min=0.0, max=1.0)] = 0.0,
+    checkpoint: Annotated[str | None, typer.Option(help="which one, or `best`; default: the newest")] = None,
+) -> None:
+    """Write down episodes, turn by turn, for any program that reads numpy's files (docs/recording.md).
+
+    `remuda record runs/a --episodes 100 --out episodes.npz`
+
+    A game is played by random players unless `learners=…` says otherwise.
+    """
+    recorded = record_episodes(target, out, episodes, _words(words), epsilon, checkpoint)
+    print(f"{out}: {len(recorded.turns)} episodes, {int(recorded.turns.sum())} turns")
+
+
+@app.command()
+def export(
+    run: Annotated[Path, typer.Argument(help="a run directory")],
+    agent: Annotated[int, typer.Option(help="which agent, by its number in the herd", min=0)] = 0,
+    out: Annotated[Path, typer.Option(help="the directory to write; must not exist")] = Path("agent"),
+    checkpoint: Annotated[str | None, typer.Option(help="which one, or `best`; default: the newest")] = None,
+) -> None:
+    """Take a trained agent out: weights, a readable torch module and ONNX, all usable without remuda.
+
+    `remuda export runs/a --agent 0 --out agent`
+    """
+    for path in export_agent(Run(run), agent, out, checkpoint):
+        print(path)
 
 
 @app.command(context_settings=ANY_FLAG)
@@ -358,14 +383,6 @@ def _words(words: list[str] | None) -> dict[str, Any]:
             word = f"{word}={rest.pop(0)}"
         assignments.append(word.removeprefix("--"))
     return {name.replace("-", "_"): value for name, value in read_assignments(assignments).items()}
-
-
-def _placement(words: dict[str, Any]) -> dict[str, Any]:
-    allowed = ("seed", "n_workers", "worlds")
-    for name in words:
-        if name not in allowed:
-            raise ConfigError(f"{name} cannot be changed when evaluating a run: only {', '.join(allowed)}")
-    return words
 
 
 def _pm(width: float | None) -> str:

@@ -84,6 +84,11 @@ class Manner:
         """As a plan has it."""
         return cls(plan.seed, plan.worlds, plan.parallel_actions, one_by_one)
 
+    def keys(self, task: Task) -> Keys:
+        """What all chance of each of a task's episodes derives from, (episodes,)."""
+        episodes = np.array(task.episodes, np.int64)
+        return rng.keys(rng.keys(rng.key(self.seed, STREAMS[task.purpose]), episodes % self.worlds), episodes)
+
     def places(self, task: Task) -> str:
         """In which worlds a task is played, in words."""
         first, last = task.episodes[0] % self.worlds, task.episodes[-1] % self.worlds
@@ -186,12 +191,9 @@ class Player:
         """Begin the task's episodes, one per world of this player's game."""
         manner, spec = self.manner, self.game.spec
         self.task = task
-        episodes = np.array(task.episodes, np.int64)
-        stream = STREAMS[task.purpose]
-        keys = rng.keys(rng.keys(rng.key(manner.seed, stream), episodes % manner.worlds), episodes)
         with guarded(spec.name, task, manner):
-            self.game.reset(np.arange(self.game.worlds), keys)
-        acting = rng.keys(rng.key(manner.seed, Stream.ACT, int(stream)), episodes)
+            self.game.reset(np.arange(self.game.worlds), manner.keys(task))
+        acting = rng.keys(rng.key(manner.seed, Stream.ACT, int(STREAMS[task.purpose])), np.array(task.episodes))
         self._keys: list[Keys] = [
             rng.keys(acting[:, None], spec.first_agent(g) + np.arange(group.size))
             for g, group in enumerate(spec.groups)

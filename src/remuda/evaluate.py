@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,16 +13,22 @@ from numpy.typing import NDArray
 
 from remuda.collect import Manner, Seat, Task
 from remuda.config import Plan
-from remuda.errors import GameError
+from remuda.errors import ConfigError, GameError
 from remuda.fragment import Fragment, Purpose
 from remuda.game import GameSpec
 from remuda.games import find_game
+from remuda.herd import assign, make_seat
 from remuda.placement.inline import InlineCollectors
+from remuda.run import CONFIG, Run
+from remuda.settings import make_plan, spec_of
 from remuda.telemetry.recorder import standard_error
+from remuda.telemetry.report import seats_of
 from remuda.threads import cores, one_thread_each
 
 INTERVAL = 1.96  # standard errors, for 95 %
 TOGETHER = 64  # episodes played at once
+CHANGEABLE = ("seed", "n_workers", "worlds")
+"""What may be another than in training when a run is evaluated."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +54,50 @@ class Scores:
 def _half_width(values: NDArray[np.float64]) -> Any:
     width = INTERVAL * standard_error(values)
     return [None if math.isnan(w) else w for w in width] if width.ndim else float(width)
+
+
+def is_run(target: str | Path) -> bool:
+    """Whether somebody means a run directory, not a game."""
+    return (Path(target) / CONFIG).is_file()
+
+
+@dataclass(frozen=True)
+class Cast:
+    """A plan and who plays it: the trained herd of a run, or players named by settings."""
+
+    plan: Plan
+    spec: GameSpec
+    seats: list[Seat]
+    run: Run | None
+    checkpoint: str | None  # of the run
+
+    @classmethod
+    def of(cls, target: str | Path, settings: Mapping[str, Any], checkpoint: str | None = None) -> Cast:
+        """Of a run directory, or of a game with `learners=…`."""
+        if not is_run(target):
+            return cls._invited({"game": str(target), **settings})
+        for name in settings:
+            if name not in CHANGEABLE:
+                raise ConfigError(f"{name} cannot be changed for a trained herd: only {', '.join(CHANGEABLE)}")
+        run = Run(target)
+        plan = run.changed(settings)
+        return cls(plan, run.spec, seats_of(run, checkpoint), run, run.checkpoint(checkpoint, only="policy").name)
+
+    @classmethod
+    def _invited(cls, settings: Mapping[str, Any]) -> Cast:
+        plan = make_plan(settings)
+        spec = spec_of(plan)
+        parts = assign(plan, spec)
+        if any(part.learns for part in parts):
+            raise ConfigError(
+                "only trained or scripted players can play here: give learners={0: frozen:RUN/0, …} or learner=random"
+            )
+        return cls(plan, spec, [make_seat(part, plan, spec, "cpu") for part in parts], None, None)
+
+    @property
+    def players(self) -> list[str]:
+        """The kind of each agent's player: a learner, a scripted player or frozen:RUN/agent."""
+        return [part.player for part in assign(self.plan, self.spec) for _ in range(part.agents)]
 
 
 def evaluate(plan: Plan, spec: GameSpec, seats: Sequence[Seat], episodes: int, exploration: float = 0.0) -> Scores:

@@ -33,6 +33,7 @@ class Stream(IntEnum):
     NOISE = 7
     CHECK = 8
     TEST = 9
+    OUTSIDE = 10  # episodes played by other programs
 
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)

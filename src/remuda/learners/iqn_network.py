@@ -212,6 +212,10 @@ class Body:
         flat: NDArray[np.float32] = torch.cat(parameters).float().numpy()
         return flat
 
+    def fresh(self) -> nn.Module:
+        """A module of its own, for somebody to put weights into."""
+        return deepcopy(self.template)
+
     def forward(self, arrays: dict[str, Tensor], x: Tensor, width: int) -> Tensor:
         """Each agent's module on its own rows, (agents, rows, width)."""
         filled = fill_rows(x)
@@ -224,7 +228,7 @@ class Body:
         frames = x.view(-1, self.frames, *self.group.obs_shape)
         # functional_call puts the weights into the module for the time of the call: one module per thread.
         if not hasattr(self._own, "module"):
-            self._own.module = deepcopy(self.template)
+            self._own.module = self.fresh()
         out: Tensor = torch.func.functional_call(self._own.module, weights, (frames,))
         return out
 

@@ -1,0 +1,260 @@
+"""A trained agent outside of remuda: the same numbers and the same actions, from three kinds of files."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from numpy.typing import NDArray
+from safetensors.torch import load_file
+
+import remuda
+from remuda.collect import Manner, Player, Task
+from remuda.export import NETWORK, ONNX, WEIGHTS, export
+from remuda.fragment import Fragment, Purpose
+from remuda.game import make_game
+from remuda.games import find_game
+from remuda.learners.experience import windows
+from remuda.learners.iqn import IQNPolicy
+from remuda.learners.ppo import PPOPolicy
+from remuda.learners.stack import pad_windows
+from remuda.policy import Policy
+from remuda.run import Run
+from remuda.telemetry.report import seats_of
+
+SMALL: dict[str, Any] = {
+    "worlds": 3, "total_episodes": 12, "deterministic": True, "device": "cpu", "pictures": False,
+    "evaluate_episodes": 3, "quiet": True,
+}  # fmt: skip
+HERDS: dict[str, dict[str, Any]] = {
+    "iqn treasurehunt": {
+        "game": "treasurehunt", "learner": "iqn", "agents": 2, "turns": 20, "spawn": 0.1,
+        "layer": 17, "frames": 3, "batch_size": 8, "acting_quantiles": 5,
+    },
+    "ppo treasurehunt": {
+        "game": "treasurehunt", "learner": "ppo", "agents": 2, "turns": 20, "spawn": 0.1, "frames": 2,
+        "normalise_observations": True,
+    },
+    "iqn cage2": {"game": "cage2", "learner": "iqn", "steps": 20, "layer": 20, "batch_size": 8, "sigma": 0.0},
+    "ppo cage2": {"game": "cage2", "learner": "ppo", "steps": 20, "layers": [19, 9], "activation": "relu"},
+    "iqn masks": {"game": "remuda.testing:MASKED", "learner": "iqn", "layer": 9, "frames": 2, "batch_size": 8},
+    "ppo colours": {"game": "remuda.testing:UNEQUAL", "learner": "ppo", "layers": [9]},
+    "iqn own body": {
+        "game": "treasurehunt", "learner": "iqn", "turns": 20, "layer": 12, "frames": 2, "batch_size": 8,
+        "body": "export_bodies:Twice",
+    },
+}  # fmt: skip
+BODY = '''"""A body of one's own."""
+
+import torch
+from torch import nn
+
+
+class Twice(nn.Module):
+    """Two layers, and a constant that is no parameter."""
+
+    def __init__(self, obs_shape, frames, width):
+        super().__init__()
+        self.first = nn.Linear(frames * obs_shape[0], 6)
+        self.second = nn.Linear(6, width)
+        self.register_buffer("share", torch.full((1,), 0.5))
+
+    def forward(self, x):
+        return torch.tanh(self.second(torch.relu(self.first(x.flatten(1)) * self.share)))
+'''
+
+
+@pytest.fixture(scope="module")
+def herds(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Runs by name, each trained and exported once: the run, agent by agent its directory."""
+    folder = tmp_path_factory.mktemp("herds")
+    (folder / "export_bodies.py").write_text(BODY)
+    made: dict[str, tuple[Run, list[Path]]] = {}
+
+    def get(name: str) -> tuple[Run, list[Path]]:
+        if name not in made:
+            settings = {**SMALL, **HERDS[name]}
+            run = remuda.train(settings.pop("game"), out=folder / f"run {name}", **settings)
+            outs = [folder / f"{name} {agent}" for agent in range(run.spec.agents)]
+            for agent, out in enumerate(outs):
+                export(run, agent, out)
+            made[name] = run, outs
+        return made[name]
+
+    sys.path.append(str(folder))
+    yield get
+    sys.path.remove(str(folder))
+
+
+def imported(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location("network", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def played(run: Run, episodes: int = 4) -> list[Fragment]:
+    """Greedy test episodes of the trained herd."""
+    worlds = [episode % run.plan.worlds for episode in range(episodes)]
+    game = make_game(find_game(run.plan.game), run.plan.options, worlds)
+    player = Player(game, seats_of(run), Manner.of(run.plan))
+    player.start(Task(tuple(range(episodes)), Purpose.TEST, exploration=0.0))
+    return player.play(player.room())
+
+
+def of_agent(run: Run, agent: int) -> tuple[Any, Policy, int, int]:
+    part = next(p for p in run.parts if p.herd_first <= agent < p.herd_first + p.agents)
+    group = run.spec.groups[part.group]
+    return group, run.policy([agent], group, "cpu"), part.group, agent - run.spec.first_agent(part.group)
+
+
+def our_outputs(policy: Policy, rows: NDArray[Any]) -> NDArray[Any]:
+    """What our own network computes of windows (rows, frames * obs): expected values, or logits."""
+    with torch.no_grad():
+        if isinstance(policy, IQNPolicy):
+            net = policy.network
+            x = pad_windows(rows[None], net.scale, net.inputs, net.device)
+            k = net.options.acting_quantiles
+            taus = ((torch.arange(k) + 0.5) / k).repeat(x.shape[1])[None]
+            quantiles = net.quantiles(net.layout.arrays(torch.from_numpy(policy.rows[:, :-1])), x, taus, None)
+            return quantiles.mean(dim=2)[0, : len(rows)].numpy()
+        assert isinstance(policy, PPOPolicy)
+        network = policy.network
+        x = pad_windows(rows[None], network.scale, network.inputs, network.device)
+        return network.logits(policy.slice(0, 1), x, None)[0, : len(rows), : network.actions].numpy()
+
+
+@pytest.mark.parametrize("name", HERDS)
+def test_all_three_agree_with_our_policy_on_real_episodes(herds: Any, name: str) -> None:
+    run, outs = herds(name)
+    fragments = played(run)
+    for agent, out in enumerate(outs):
+        group, policy, g, i = of_agent(run, agent)
+        fragment = fragments[g]
+        lived = fragment.alive[:, :, i]
+        seen = windows(fragment, policy.frames)[:, :, i][lived]  # (rows, frames * obs), oldest first
+        frames = seen.reshape(len(seen), policy.frames, *group.obs_shape).astype(np.float32)
+        ours = our_outputs(policy, seen)
+
+        module = imported(out / NETWORK)
+        network = module.load(str(out / WEIGHTS))
+        with torch.no_grad():
+            theirs = network(torch.from_numpy(frames))
+        session = onnxruntime.InferenceSession((out / ONNX).read_bytes(), providers=["CPUExecutionProvider"])
+        (onnx_,) = session.run(None, {"frames": frames})
+
+        assert ours.shape == theirs.shape == onnx_.shape == (lived.sum(), group.actions)
+        tolerance = {"rtol": 1e-4, "atol": 1e-5}
+        np.testing.assert_allclose(theirs.numpy(), ours, **tolerance)
+        np.testing.assert_allclose(onnx_, ours, **tolerance)
+        mask = None if fragment.mask is None else torch.from_numpy(fragment.mask[:-1, :, i][lived])
+        acted = fragment.actions[:, :, i][lived]
+        assert np.array_equal(module.choose(theirs, mask).numpy(), acted)
+        assert np.array_equal(module.choose(torch.from_numpy(onnx_), mask).numpy(), acted)
+        (alone,) = session.run(None, {"frames": frames[:1]})
+        np.testing.assert_allclose(alone, ours[:1], **tolerance)
+
+
+@pytest.mark.parametrize("name", HERDS)
+def test_the_state_dict_has_the_names_and_numbers_of_the_checkpoint(herds: Any, name: str) -> None:
+    run, outs = herds(name)
+    for agent, out in enumerate(outs):
+        state = load_file(out / WEIGHTS)
+        _, policy, _, _ = of_agent(run, agent)
+        (weights,) = policy.weights()
+        plain = {key: array for key, array in weights.items() if "sigma" not in key}
+        assert set(plain) <= set(state)
+        assert set(state) - set(plain) <= {"body.share"}
+        assert all(np.array_equal(state[key].numpy(), array) for key, array in plain.items())
+
+
+def test_agents_are_different(herds: Any) -> None:
+    _, outs = herds("iqn treasurehunt")
+    a, b = (load_file(out / WEIGHTS)["head.weight"] for out in outs)
+    assert not torch.equal(a, b)
+
+
+@pytest.mark.parametrize("name", ["iqn treasurehunt", "ppo cage2", "iqn own body"])
+def test_the_files_need_no_remuda_and_say_how_to_use_them(herds: Any, name: str, tmp_path: Path) -> None:
+    run, (out, *_) = herds(name)
+    text = (out / NETWORK).read_text(encoding="utf-8")
+    assert not any("remuda" in line for line in text.splitlines() if line.startswith(("import", "from")))
+    docstring = imported(out / NETWORK).__doc__ or ""
+    for word in ("Input", "oldest first", "Output", "choose", WEIGHTS, ONNX):
+        assert word in docstring
+    code = (
+        "import sys, torch, network\n"
+        f"net = network.load({str(out / WEIGHTS)!r})\n"
+        f"print(network.choose(net(torch.zeros(3, {run.policy([0], run.spec.groups[0], 'cpu').frames}, "
+        f"*{run.spec.groups[0].obs_shape}))).shape)\n"
+        "assert not any(name.split('.')[0] == 'remuda' for name in sys.modules)\n"
+    )
+    script = tmp_path / "use.py"
+    script.write_text(f"import sys; sys.path[:0] = [{str(out)!r}, {str(out.parent)!r}]\n{code}")
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120, env={})
+    assert done.returncode == 0, done.stderr
+    assert "[3]" in done.stdout
+
+
+def test_the_onnx_file_has_no_paths_of_whoever_made_it(herds: Any) -> None:
+    _, outs = herds("iqn treasurehunt")
+    content = (outs[0] / ONNX).read_bytes()
+    assert str(Path(remuda.__file__).parent).encode() not in content
+    assert b".py" not in content
+    model = onnx.load(outs[0] / ONNX)
+    facts = json.loads(next(p.value for p in model.metadata_props if p.key == "remuda"))
+    assert (facts["game"], facts["agent"], facts["learner"]) == ("treasurehunt", 0, "iqn")
+
+
+def test_export_leaves_torch_s_own_stream_alone(herds: Any, tmp_path: Path) -> None:
+    run, _ = herds("ppo cage2")
+    torch.manual_seed(3)
+    expected = torch.rand(4)
+    torch.manual_seed(3)
+    export(run, 0, tmp_path / "out")
+    assert torch.equal(torch.rand(4), expected)
+
+
+def test_the_command(cli: Any, herds: Any, tmp_path: Path) -> None:
+    run, _ = herds("ppo cage2")
+    out = tmp_path / "a" / "b"
+    done = cli("export", run.path, "--agent", "0", "--out", out)
+    assert (done.code, done.err) == (0, "")
+    assert done.out.split() == [str(out / name) for name in (WEIGHTS, NETWORK, ONNX)]
+    again = cli("export", run.path, "--out", out)
+    assert again.code == 2
+    assert "exists already" in again.err
+
+
+def test_mistakes_are_one_line(cli: Any, herds: Any, trained: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, _ = herds("ppo cage2")
+    mixed = trained(learners={1: "random"})
+    cases = [
+        (["export", "nowhere"], "nowhere"),
+        (["export", run.path, "--agent", "1"], "no agent 1"),
+        (["export", run.path, "--agent", "-1"], "--agent"),
+        (["export", run.path, "--checkpoint", "7"], "--checkpoint 000000012"),
+        (["export", mixed.path, "--agent", "1"], "random"),
+    ]
+    for words, match in cases:
+        done = cli(*words)
+        assert done.code == 2, words
+        assert len(done.err.splitlines()) == 1
+        assert match in done.err
+    monkeypatch.setattr("remuda.export.find_spec", lambda name: None if name == "onnxscript" else object())
+    done = cli("export", run.path)
+    assert done.code == 2
+    assert done.err == "error: export needs onnxscript: pip install 'remuda[export]'\n"
+    assert list(Path().iterdir()) == []
