@@ -1,9 +1,14 @@
 """remuda: train herds of independent agents as fast as the machine allows."""
 
+from contextlib import suppress
+
 from remuda.check import Finding, check
 from remuda.errors import RemudaError
 from remuda.run import Run
 from remuda.training import resume, train
+
+with suppress(ImportError):  # Gymnasium is an extra: where it is, it shall know our games
+    import remuda_envs  # noqa: F401
 
 __version__ = "0.1.0"
 __all__ = ["Finding", "RemudaError", "Run", "__version__", "check", "resume", "train"]

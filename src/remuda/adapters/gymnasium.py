@@ -1,4 +1,7 @@
-"""Gymnasium's environments as games: a herd of one, or of several that each play a copy of their own."""
+"""Gymnasium's environments as games: a herd of one, or of several that each play a copy of their own.
+
+(`WorldEnv` and `WorldsEnv` are the other way: our games as Gymnasium environments.)
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from remuda.adapters.out_gymnasium import WorldEnv, WorldsEnv
 from remuda.adapters.spaces import Sight, count_actions, mask_of
 from remuda.adapters.worlds import Simulators, World, longest
 from remuda.game import Game, GameSpec, Group
+
+__all__ = ["WorldEnv", "WorldsEnv", "build"]
 
 
 def build(name: str, made: Any, make: Callable[[], Any], turns: int | None, worlds: int, agents: int) -> Game:

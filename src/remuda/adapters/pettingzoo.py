@@ -1,5 +1,7 @@
 """PettingZoo's environments as games: parallel ones, and those in which agents act one after another (AEC).
 
+(`parallel_env` is the other way: our games as PettingZoo environments.)
+
 Agents are slots, one for each of `possible_agents`: who dies or leaves is not alive and enters no batch, who comes
 back is. Agents that see and do the same are a group; every one is still its own learner.
 """
@@ -12,10 +14,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from remuda.adapters.out_pettingzoo import parallel_env
 from remuda.adapters.spaces import Sight, count_actions, mask_of
 from remuda.adapters.worlds import Simulators, World, longest
 from remuda.errors import ConfigError
 from remuda.game import Game, GameSpec, Group
+
+__all__ = ["build", "parallel_env"]
 
 Slot = tuple[str, Sight, int]
 """An agent's name, how it sees, and the number of its first action."""
