@@ -30,7 +30,7 @@ from remuda.herd import LEARNERS, PLAYERS, assign, make_seat
 from remuda.replay import replay as replay_schedule
 from remuda.replay import replay_failure
 from remuda.run import CONFIG, Run, to_json
-from remuda.settings import PRESETS, make_plan, spec_of
+from remuda.settings import PRESETS, complete, make_plan, spec_of
 from remuda.telemetry.report import make_film, play, seats_of
 from remuda.threads import cores
 from remuda.training import start
@@ -116,12 +116,14 @@ def evaluate(
 
     `remuda evaluate runs/a --episodes 500`
 
+    `remuda evaluate runs/a simulator=cyborg`: other options of the run's game, the same agents
+
     `remuda evaluate treasurehunt 'learners={0: frozen:runs/a/0, 1: frozen:runs/b/1}'`
     """
     if (Path(target) / CONFIG).is_file():
         run = Run(target)
-        plan = run.changed(_placement(_words(words)))
-        spec, seats = run.spec, seats_of(run, checkpoint)
+        plan = _changed(run, _words(words))
+        spec, seats = spec_of(plan), seats_of(run, checkpoint)
     else:
         plan = make_plan({"game": target, **_words(words)})
         spec = spec_of(plan)
@@ -360,12 +362,24 @@ def _words(words: list[str] | None) -> dict[str, Any]:
     return {name.replace("-", "_"): value for name, value in read_assignments(assignments).items()}
 
 
-def _placement(words: dict[str, Any]) -> dict[str, Any]:
+def _changed(run: Run, words: dict[str, Any]) -> Plan:
+    """The run's plan in another place, or with other options of its game that suit the same agents."""
+    options = find_game(run.plan.game).options
+    words = options.own_names(words)
+    own = {name: words.pop(name) for name in [*words] if name in options.model_fields}
     allowed = ("seed", "n_workers", "worlds")
     for name in words:
         if name not in allowed:
-            raise ConfigError(f"{name} cannot be changed when evaluating a run: only {', '.join(allowed)}")
-    return words
+            raise ConfigError(
+                f"{name} cannot be changed when evaluating a run: only {', '.join(allowed)} and options of its game"
+            )
+    plan = complete(run.changed({**words, "options": {**run.plan.options, **own}}))
+    before, after = (
+        [(group.size, group.obs_shape, group.actions) for group in spec.groups] for spec in (run.spec, spec_of(plan))
+    )
+    if before != after:
+        raise ConfigError(f"{', '.join(own)}: the run's agents do not fit this game; they see {before}, not {after}")
+    return plan
 
 
 def _pm(width: float | None) -> str:

@@ -254,7 +254,7 @@ class Player:
             game.begin()
         self._begun = False
         keys = [rng.keys(keys, self._turn) for keys in self._keys]
-        if self.manner.parallel_actions:
+        if self.manner.parallel_actions and not game.spec.in_turn:
             for g, group in enumerate(groups):
                 self._look(g, out[g], turn, 0, group.size)
             for g in range(len(groups)):

@@ -54,6 +54,8 @@ class GameSpec:
     groups: tuple[Group, ...]
     turns: int
     options: Mapping[str, Any] = field(default_factory=dict)
+    in_turn: bool = False
+    """Whether agents act one after another, each seeing what those before it did."""
 
     @property
     def agents(self) -> int:
