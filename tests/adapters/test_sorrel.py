@@ -146,7 +146,7 @@ def test_a_done_world_ends_the_episode_only_where_it_should() -> None:
         start(game)
         ended, turns = 0, 0
         while not game.over.all():
-            game.step([np.full((1, 2), 2), np.zeros((1, 1), np.int64)])  # walkers stay, the runner runs left
+            game.step([np.zeros((1, 2), np.int64), np.zeros((1, 1), np.int64)])  # all go round to the left
             turns += 1
             ended += int(game.signals[1].terminated.any())
             last = [signals.terminated.all() for signals in game.signals]

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from importlib import import_module
 from itertools import groupby
 from typing import Any
 
@@ -180,10 +181,10 @@ class Sorrel(World):
     def render(self) -> NDArray[np.uint8] | None:
         """Sorrel's own sprites, one layer upon the other."""
         try:
-            from sorrel.utils.visualization import image_from_array, render_sprite
+            draw = import_module("sorrel.utils.visualization")
         except ImportError:
             return None
-        return np.asarray(image_from_array(render_sprite(self._env.world)).convert("RGB"), np.uint8)
+        return np.asarray(draw.image_from_array(draw.render_sprite(self._env.world)).convert("RGB"), np.uint8)
 
     def _made(self) -> Any:
         """A new environment, the same whenever it is made, with our reins on its agents."""
