@@ -21,7 +21,7 @@ HOSTS = ("Defender", "Enterprise0", "Enterprise1", "Enterprise2", "Op_Host0", "O
 HOSTS = (*HOSTS, *(f"User{i}" for i in range(5)))
 DECOYS = ("Apache", "Femitter", "HarakaSMPT", "Smss", "SSHD", "Svchost", "Tomcat", "Vsftpd")
 ON_HOSTS = ("Analyse", "Remove", *(f"Decoy{decoy}" for decoy in DECOYS), "Restore")
-HostReward = namedtuple("HostReward", "confidentiality availability")  # noqa: PYI024
+HostReward = namedtuple("HostReward", "confidentiality availability")
 
 
 class TrinaryEnum(Enum):
@@ -65,7 +65,9 @@ class CybORG:
     made = 0
     asked = 0
 
-    def __init__(self, scenario_file: str, environment: str = "sim", env_config: Any = None, agents: Any = None) -> None:
+    def __init__(
+        self, scenario_file: str, environment: str = "sim", env_config: Any = None, agents: Any = None
+    ) -> None:
         assert Path(scenario_file).is_file()
         assert environment == "sim"
         assert set(agents) <= {"Red", "Green"}

@@ -4,6 +4,8 @@ Berries grow at random; agents walk along a line and eat. Agents see each other,
 comes from NumPy's global generator and from Python's, as in the original.
 """
 
+# ruff: noqa: NPY002 (Sorrel draws from the global generator)
+
 from __future__ import annotations
 
 import random
@@ -15,6 +17,7 @@ import numpy as np
 from pydantic import Field
 
 from remuda.adapters import sorrel
+from remuda.adapters.chance import Chance
 from remuda.config import Options
 from remuda.game import Game, GameEntry
 
@@ -181,7 +184,7 @@ class Grass(Entity):
         self.has_transitions = True
 
     def transition(self, world: Any) -> None:
-        if np.random.random() < 0.1:
+        if np.random.random() < 0.3:
             world.add(self.location, Berry(random.choice([1.0, 2.0])))
 
 
@@ -265,7 +268,9 @@ def _make(options: MeadowOptions, worlds: Sequence[int]) -> Game:
     def make() -> Meadow:
         return meadow((*[Walker] * 2, *[Runner] * options.runners), options.stop)
 
-    return sorrel.build("meadow", make(), make, options.turns, len(worlds))
+    with Chance().lent():  # worlds of other threads are being played
+        made = make()
+    return sorrel.build("meadow", made, make, options.turns, len(worlds))
 
 
 ENTRY = GameEntry("meadow", "walkers and berries", MeadowOptions, _make, together=False)

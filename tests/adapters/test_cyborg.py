@@ -84,9 +84,15 @@ def test_actions_have_the_same_numbers() -> None:
 
 @pytest.mark.usefixtures("cyborg")
 def test_it_keeps_every_promise() -> None:
-    options: list[dict[str, Any]] = [{}, {"red": "mixed", "green": True}, {"true_state": "step", "wrapper": "challenge2"}]
+    options: list[dict[str, Any]] = [
+        {},
+        {"red": "mixed", "green": True},
+        {"true_state": "step", "wrapper": "challenge2"},
+    ]
     for own in options:
-        assert [f"{f.promise}: {f.problem}" for f in check("cage2", simulator="cyborg", steps=12, **own) if f.problem] == []
+        assert [
+            f"{f.promise}: {f.problem}" for f in check("cage2", simulator="cyborg", steps=12, **own) if f.problem
+        ] == []
 
 
 @pytest.mark.usefixtures("cyborg")
@@ -151,7 +157,14 @@ def test_metrics_count_what_ours_count() -> None:
     start(game)
     world: Any = game._worlds[0]
     lost = impacts = 0
-    actions = [action_of(APACHE, 1), action_of(SMSS, 1), action_of(RESTORE, 2), action_of(3, 4), action_of(ANALYSE, 4), 0]
+    actions = [
+        action_of(APACHE, 1),
+        action_of(SMSS, 1),
+        action_of(RESTORE, 2),
+        action_of(3, 4),
+        action_of(ANALYSE, 4),
+        0,
+    ]
     for action in actions * 3:
         play(game, [action])
         lost += len(world._cyborg.root - {"User0"})
@@ -234,7 +247,7 @@ def test_it_can_be_trained_in(tmp_path: Path) -> None:
 
 def test_without_it_one_sentence_says_where_it_is(monkeypatch: pytest.MonkeyPatch, cli: Any) -> None:
     monkeypatch.setitem(sys.modules, "CybORG", None)
-    with pytest.raises(ConfigError, match="simulator=cyborg needs CybORG 2.1") as told:
+    with pytest.raises(ConfigError, match=r"simulator=cyborg needs CybORG 2\.1") as told:
         make()
     assert MISSING in str(told.value)
     outcome = cli("evaluate", "cage2", "--policy", "sleep", "simulator=cyborg")

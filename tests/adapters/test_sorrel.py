@@ -1,9 +1,12 @@
 """Sorrel's environments as games: everything but the models is theirs."""
 
+# ruff: noqa: NPY002 (Sorrel draws from the global generator)
+
 from __future__ import annotations
 
 import copy
 import random
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -123,7 +126,7 @@ def test_everybody_sees_what_those_before_did() -> None:
         fragments += player.play(player.room())
     assert np.array_equal(fragments[0].obs, fragments[1].obs)
     assert np.array_equal(fragments[0].rewards, fragments[1].rewards)
-    first, second = fragments[0].obs[fragments[0].before :-1, 0, :, :7].swapaxes(0, 1)
+    first, second = fragments[0].obs[fragments[0].before : -1, 0, :, :7].swapaxes(0, 1)
     assert not np.array_equal(first, second)  # somebody moved in between
 
 
@@ -138,6 +141,19 @@ def test_chance_is_the_worlds_own() -> None:
     for _ in range(9):
         game.step([np.ones((2, 2), np.int64)])
     assert (np.random.get_state()[1].tolist(), random.getstate(), torch.get_rng_state().tolist()) == before
+
+
+def test_threads_do_not_notice_each_other() -> None:
+    def play(episode: int) -> Any:
+        game = make()
+        player = Player(game, [Seat(0, 0, 2, RandomPolicy(game.spec.groups[0], 2))], Manner(0, 6))
+        player.start(Task((episode,)))
+        return player.play(player.room())[0].obs
+
+    alone = [play(episode) for episode in range(6)]
+    with ThreadPoolExecutor(6) as pool:
+        for _ in range(5):
+            assert all(map(np.array_equal, alone, pool.map(play, range(6))))
 
 
 def test_a_done_world_ends_the_episode_only_where_it_should() -> None:

@@ -1,7 +1,8 @@
 """The random generators that a whole process shares, lent to one world at a time.
 
 Simulators that draw from Python's `random` or from NumPy's global generator all draw from the same stream. Here every
-world has a stream of its own: worlds side by side, and threads, do not notice each other.
+world has a stream of its own: worlds side by side, and threads, do not notice each other. Environments are made with
+one lent as well, because their making may draw too.
 """
 
 from __future__ import annotations

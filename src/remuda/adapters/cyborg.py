@@ -80,7 +80,7 @@ class Network(World):
         self._turn = 0
         self._entered = set()
         self.truth = {}
-        self.metrics = {name: 0.0 for name in (*METRICS, *FROM_TRUTH[self._variant.true_state])}
+        self.metrics = dict.fromkeys((*METRICS, *FROM_TRUTH[self._variant.true_state]), 0.0)
         self.alive[:] = True
         self.over = False
 

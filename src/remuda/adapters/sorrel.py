@@ -192,7 +192,9 @@ class Sorrel(World):
         with self._chance.lent(), rng.torch_seeded(np.uint64(0)):
             env = self._make()
         if len(env.agents) != len(self.alive):
-            raise GameError(f"the environment was made with {len(env.agents)} agents, and before with {len(self.alive)}")
+            raise GameError(
+                f"the environment was made with {len(env.agents)} agents, and before with {len(self.alive)}"
+            )
         for agent in env.agents:
             agent.model = Reins(agent.model)
         return env

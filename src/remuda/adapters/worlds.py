@@ -34,7 +34,7 @@ class World(ABC):
     def reset(self, seed: int) -> None:
         """Start an episode: say who is alive, and set `over` to False."""
 
-    def begin(self) -> None:
+    def begin(self) -> None:  # noqa: B027
         """Open a turn: whatever changes by itself changes now."""
 
     @abstractmethod
@@ -49,7 +49,7 @@ class World(ABC):
     def act(self, agent: int, action: int) -> None:
         """Carry out an action of an agent that is alive, or note it until the turn ends."""
 
-    def end(self) -> None:
+    def end(self) -> None:  # noqa: B027
         """Close the turn."""
 
     def render(self) -> NDArray[np.uint8] | None:
