@@ -119,6 +119,8 @@ def evaluate(
 
     `remuda evaluate runs/a --episodes 500`
 
+    `remuda evaluate runs/a simulator=cyborg`: other options of the run's game, the same agents
+
     `remuda evaluate treasurehunt 'learners={0: frozen:runs/a/0, 1: frozen:runs/b/1}'`
     """
     cast = Cast.of(target, _words(words), checkpoint)

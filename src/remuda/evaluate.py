@@ -20,7 +20,7 @@ from remuda.games import find_game
 from remuda.herd import assign, make_seat
 from remuda.placement.inline import InlineCollectors
 from remuda.run import CONFIG, Run
-from remuda.settings import make_plan, spec_of
+from remuda.settings import complete, make_plan, spec_of
 from remuda.telemetry.recorder import standard_error
 from remuda.telemetry.report import seats_of
 from remuda.threads import cores, one_thread_each
@@ -76,12 +76,10 @@ class Cast:
         """Of a run directory, or of a game with `learners=…`."""
         if not is_run(target):
             return cls._invited({"game": str(target), **settings})
-        for name in settings:
-            if name not in CHANGEABLE:
-                raise ConfigError(f"{name} cannot be changed for a trained herd: only {', '.join(CHANGEABLE)}")
         run = Run(target)
-        plan = run.changed(settings)
-        return cls(plan, run.spec, seats_of(run, checkpoint), run, run.checkpoint(checkpoint, only="policy").name)
+        plan = _changed(run, settings)
+        checkpoint_name = run.checkpoint(checkpoint, only="policy").name
+        return cls(plan, spec_of(plan), seats_of(run, checkpoint), run, checkpoint_name)
 
     @classmethod
     def _invited(cls, settings: Mapping[str, Any]) -> Cast:
@@ -98,6 +96,27 @@ class Cast:
     def players(self) -> list[str]:
         """The kind of each agent's player: a learner, a scripted player or frozen:RUN/agent."""
         return [part.player for part in assign(self.plan, self.spec) for _ in range(part.agents)]
+
+
+def _changed(run: Run, settings: Mapping[str, Any]) -> Plan:
+    """The run's plan in another place, or with other options of its game that suit the same agents."""
+    options = find_game(run.plan.game).options
+    words = options.own_names(settings)
+    own = {name: words.pop(name) for name in [*words] if name in options.model_fields}
+    for name in words:
+        if name not in CHANGEABLE:
+            raise ConfigError(
+                f"{name} cannot be changed for a trained herd: only {', '.join(CHANGEABLE)} and options of its game"
+            )
+    plan = complete(run.changed({**words, "options": {**run.plan.options, **own}}))
+    before, after = (
+        [(group.size, group.obs_shape, group.actions) for group in spec.groups] for spec in (run.spec, spec_of(plan))
+    )
+    if before != after:
+        raise ConfigError(
+            f"{', '.join(own)}: the herd does not fit this game; it was trained for {before}, not {after}"
+        )
+    return plan
 
 
 def evaluate(plan: Plan, spec: GameSpec, seats: Sequence[Seat], episodes: int, exploration: float = 0.0) -> Scores:

@@ -17,6 +17,7 @@ from typing import Any
 
 from pydantic import Field, create_model
 
+from remuda.adapters import sorrel
 from remuda.config import Options
 from remuda.errors import ConfigError, first_line
 from remuda.game import Game, GameEntry
@@ -162,12 +163,8 @@ def _make(name: str, factory: Callable[..., Any], options: Any, worlds: Sequence
 
 def _kind(made: Any) -> str | None:
     """The adapter for it, by what the libraries that are loaded call it."""
-    for module, kinds, adapter in (
-        ("pettingzoo", ("ParallelEnv", "AECEnv"), "pettingzoo"),
-        ("gymnasium", ("Env",), "gymnasium"),
-        ("sorrel.environment", ("Environment",), "sorrel"),
-    ):
+    for module, kinds in (("pettingzoo", ("ParallelEnv", "AECEnv")), ("gymnasium", ("Env",))):
         loaded = sys.modules.get(module)
         if loaded is not None and any(isinstance(made, getattr(loaded, kind)) for kind in kinds):
-            return adapter
-    return None
+            return module
+    return "sorrel" if sorrel.recognise(made) else None

@@ -36,6 +36,9 @@ class World(ABC):
     def reset(self, seed: int) -> None:
         """Start an episode: say who is alive, and set `over` to False."""
 
+    def begin(self) -> None:  # noqa: B027
+        """Open a turn: whatever changes by itself changes now."""
+
     @abstractmethod
     def observe(self, agent: int) -> Any:
         """What an agent sees now, or saw last."""
@@ -75,7 +78,11 @@ class Simulators(Game):
             self._receive(w)
 
     def begin(self) -> None:
-        """Nothing changes by itself."""
+        """Open the turn of each world."""
+        for w, world in enumerate(self._worlds):
+            if not self.over[w]:
+                world.begin()
+                self._receive(w)
 
     def observe(self, group: int, first: int, last: int, out: NDArray[Any]) -> None:
         """Ask each world for each agent."""

@@ -92,6 +92,12 @@ class Cage2Options(Options):
     rules: RuleSet | list[RuleSet] = Field(
         "head", description="head: the last version; leaderboard: before two late fixes; per world"
     )
+    simulator: Literal["own", "cyborg"] = Field(
+        "own", description="cyborg: the original, where it is installed; it plays the rules of that version"
+    )
+    true_state: Literal["never", "episode", "step"] = Field(
+        "never", description="cyborg: when to ask for the true state, which is slow; it tells more metrics"
+    )
 
     def check(self) -> None:
         """Options that contradict each other."""
@@ -100,6 +106,18 @@ class Cage2Options(Options):
                 raise ConfigError(f"{name}=[] is empty: give one value, or one per world")
         if isinstance(self.red, list) and "mixed" in self.red:
             raise ConfigError("red: 'mixed' is already a list of all three; name the red agents one by one")
+        if self.simulator == "cyborg" and "leaderboard" in self.rules:
+            raise ConfigError(
+                "rules=leaderboard is not for simulator=cyborg, which plays the version that is installed: "
+                "say rules=head, and install the version you want"
+            )
+        if self.simulator == "own" and self.true_state != "never":
+            raise ConfigError(f"true_state={self.true_state} is for simulator=cyborg: ours is never asked, it knows")
+
+
+def red_agents(options: Cage2Options) -> str | list[str]:
+    """The red agent of every world, or a list to be dealt out."""
+    return list(AGENTS) if options.red == "mixed" else options.red  # type: ignore[return-value]
 
 
 class Play(NamedTuple):
@@ -130,9 +148,8 @@ class Cage2(Game):
     def __init__(self, options: Cage2Options, worlds: Sequence[int]) -> None:
         blue = Group("blue", 1, (BITS,), np.uint8, N_ACTIONS, METRICS, low=0, high=1)
         super().__init__(GameSpec("cage2", (blue,), options.steps, options.model_dump()), len(worlds))
-        red = list(AGENTS) if options.red == "mixed" else options.red
         self.rules = Rules(
-            np.array([AGENTS.index(name) for name in deal(red, worlds)]),
+            np.array([AGENTS.index(name) for name in deal(red_agents(options), worlds)]),
             np.array(deal(options.green, worlds), np.bool_),
             np.array([WRAPPERS.index(name) for name in deal(options.wrapper, worlds)]),
             np.array([name == "leaderboard" for name in deal(options.rules, worlds)], np.bool_),
@@ -261,6 +278,14 @@ def _count(s: Any, metrics: Any) -> None:
         metrics[DECOYS_PLACED] += 1
 
 
+def _make(options: Cage2Options, worlds: Sequence[int]) -> Game:
+    if options.simulator == "own":
+        return Cage2(options, worlds)
+    from remuda.adapters import cyborg  # it needs what is above
+
+    return cyborg.build(options, worlds)
+
+
 def _kinds(options: Cage2Options) -> int:
     return math.lcm(kinds_of_worlds(options), len(AGENTS) if options.red == "mixed" else 1)
 
@@ -269,7 +294,7 @@ ENTRY = GameEntry(
     name="cage2",
     summary="CAGE Challenge 2: defend a network of 13 hosts against scripted intruders",
     options=Cage2Options,
-    make=Cage2,
+    make=_make,
     players=DEFENDERS,
     kinds=_kinds,
 )

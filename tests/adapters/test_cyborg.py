@@ -1,0 +1,292 @@
+"""CAGE 2 in the original simulator: what blue sees, does and is told there is what it is here."""
+
+from __future__ import annotations
+
+import random
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import cyborg_standin as original
+import numpy as np
+import pytest
+
+import remuda
+from remuda import rng
+from remuda.adapters.worlds import Simulators
+from remuda.check import check
+from remuda.errors import ConfigError
+from remuda.evaluate import evaluate
+from remuda.game import make_game
+from remuda.games import find_game
+from remuda.games.cage2.game import METRICS
+from remuda.games.cage2.network import ANALYSE, NAMES, RESTORE, VERBS, action_name, action_of
+from remuda.herd import assign, make_seat
+from remuda.rng import Stream
+from remuda.settings import make_plan, spec_of
+
+MISSING = "cage-challenge-2"
+APACHE, SMSS = VERBS.index("DecoyApache"), VERBS.index("DecoySmss")
+
+
+@pytest.fixture
+def cyborg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> type[original.CybORG]:
+    original.install(tmp_path / "CybORG", monkeypatch)
+    return original.CybORG
+
+
+def make(worlds: int = 1, **options: Any) -> Simulators:
+    game = make_game(find_game("cage2"), {"simulator": "cyborg", "steps": 20, **options}, range(worlds))
+    assert isinstance(game, Simulators)
+    return game
+
+
+def start(game: Simulators, seed: int = 0) -> None:
+    game.reset(np.arange(game.worlds), rng.keys(rng.key(seed, Stream.CHECK), np.arange(game.worlds)))
+
+
+def play(game: Simulators, actions: list[int]) -> tuple[list[Any], list[float]]:
+    """What each world shows and pays after every action."""
+    seen, paid = [], []
+    for action in actions:
+        game.step([np.full((game.worlds, 1), action)])
+        out = np.zeros((game.worlds, 1, 52), np.uint8)
+        game.observe(0, 0, 1, out)
+        seen.append(out[:, 0].copy())
+        paid.append(game.signals[0].rewards[:, 0].copy())
+        game.signals[0].forget(0, 1)
+    return seen, paid
+
+
+def metrics(game: Simulators, world: int = 0) -> dict[str, float]:
+    names = game.spec.groups[0].metrics
+    return dict(zip(names, game.signals[0].metrics[world, 0].tolist(), strict=True))
+
+
+@pytest.mark.usefixtures("cyborg")
+def test_it_has_the_shape_of_ours() -> None:
+    ours = make_game(find_game("cage2"), {"steps": 20}, [0]).spec
+    theirs = make().spec
+    assert theirs.groups == ours.groups
+    assert theirs.turns == ours.turns
+
+
+@pytest.mark.usefixtures("cyborg")
+def test_actions_have_the_same_numbers() -> None:
+    game = make(red="sleep")
+    start(game)
+    world: Any = game._worlds[0]
+    theirs = [f"{type(a).__name__} {a.hostname or ''}".strip() for a in world._blue.possible_actions]
+    assert theirs == [action_name(i) for i in range(145)]
+    assert original.HOSTS == NAMES
+
+
+@pytest.mark.usefixtures("cyborg")
+def test_it_keeps_every_promise() -> None:
+    options: list[dict[str, Any]] = [
+        {},
+        {"red": "mixed", "green": True},
+        {"true_state": "step", "wrapper": "challenge2"},
+    ]
+    for own in options:
+        assert [
+            f"{f.promise}: {f.problem}" for f in check("cage2", simulator="cyborg", steps=12, **own) if f.problem
+        ] == []
+
+
+@pytest.mark.usefixtures("cyborg")
+def test_the_same_key_gives_the_same_episode_whatever_else_draws() -> None:
+    game, actions = make(), [0, 140, 3, 30] * 5
+    start(game)
+    first = play(game, actions)
+    random.seed(99)
+    before = random.getstate()
+    start(game)
+    again = play(game, actions)
+    assert random.getstate() == before  # the stream of the whole process is as it was
+    assert np.array_equal(first[0], again[0])
+    assert np.array_equal(first[1], again[1])
+    start(game, seed=1)
+    assert not np.array_equal(first[1], play(game, actions)[1])
+
+
+def test_a_simulator_is_made_once(cyborg: type[original.CybORG]) -> None:
+    game = make(worlds=2)
+    assert cyborg.made == 0  # the shape alone needs none
+    for seed in range(3):
+        start(game, seed)
+        play(game, [0] * 20)
+    assert cyborg.made == 2
+
+
+@pytest.mark.usefixtures("cyborg")
+def test_worlds_have_their_own_options() -> None:
+    game = make(worlds=3, red=["sleep", "b_line"], green=[False, False, True])
+    start(game)
+    play(game, [0] * 20)
+    lost = [metrics(game, world)["hosts_lost"] for world in range(3)]
+    assert lost[0] == 0 < lost[1]
+    assert lost[2] == 0  # sleep again, beside green
+    seen, _ = play_bits(make(worlds=3, red="sleep", green=[False, True]))
+    assert [bool(bits.any()) for bits in seen] == [False, True, False]
+
+
+def play_bits(game: Simulators) -> tuple[Any, Any]:
+    start(game)
+    seen, paid = play(game, [0] * 20)
+    return np.array(seen).max(axis=0), paid
+
+
+@pytest.mark.usefixtures("cyborg")
+def test_rewards_and_the_end_arrive() -> None:
+    game = make(red="sleep")
+    start(game)
+    _, paid = play(game, [0, action_of(RESTORE, 3), *[0] * 17])
+    assert np.allclose(np.ravel(paid), [0, -1, *[0] * 17])
+    assert not game.over.any()
+    game.step([np.zeros((1, 1), np.int64)])
+    assert game.over.all()
+    assert game.signals[0].truncated.all()
+    assert not game.signals[0].terminated.any()
+
+
+@pytest.mark.usefixtures("cyborg")
+def test_metrics_count_what_ours_count() -> None:
+    game = make(red="b_line")
+    start(game)
+    world: Any = game._worlds[0]
+    lost = impacts = 0
+    actions = [
+        action_of(APACHE, 1),
+        action_of(SMSS, 1),
+        action_of(RESTORE, 2),
+        action_of(3, 4),
+        action_of(ANALYSE, 4),
+        0,
+    ]
+    for action in actions * 3:
+        play(game, [action])
+        lost += len(world._cyborg.root - {"User0"})
+        impacts += type(world._cyborg.action["Red"]).__name__ == "Impact" and "Op_Server0" in world._cyborg.root
+    assert lost > 0
+    assert metrics(game) == {
+        "hosts_lost": lost, "impacts": impacts, "restores": 3, "removes": 3, "decoys": 3,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("true_state", "asked"), [("never", 0), ("episode", 1), ("step", 20)])
+def test_the_true_state_is_asked_for_as_often_as_wanted(
+    cyborg: type[original.CybORG], true_state: str, asked: int
+) -> None:
+    game = make(true_state=true_state)
+    start(game)
+    play(game, [0] * 20)
+    assert cyborg.asked == asked
+    world: Any = game._worlds[0]
+    entered = len(world._cyborg.entered - {"User0"})
+    assert entered > 0
+    known = {"never": {}, "episode": {"hosts_held": entered}, "step": {"hosts_held": entered, "hosts_entered": entered}}
+    assert {name: value for name, value in metrics(game).items() if name not in METRICS} == known[true_state]
+    assert bool(world.truth) == bool(asked)
+
+
+@pytest.mark.parametrize(("wrapper", "shown"), [("challenge", False), ("challenge2", True)])
+@pytest.mark.usefixtures("cyborg")
+def test_the_wrappers_differ_where_a_decoy_meets_a_scan(wrapper: str, shown: bool) -> None:
+    game = make(wrapper=wrapper, red="meander")
+    start(game)
+    world: Any = game._worlds[0]
+    table = world._blue.env
+    decoy, scan = {"Service Name": "apache"}, {"Connections": [{"local_port": 80}]}
+    assert table._interpret_connections([decoy]) == "None"
+    assert table._interpret_connections([scan]) == "Scan"
+    assert table._interpret_connections([decoy, scan]) == ("Scan" if shown else "None")
+    met = []
+    for _ in range(19):  # a decoy on every user host in turn: red is at one of them
+        state = world._chance._python
+        peek = random.Random()
+        peek.setstate(state)
+        host = NAMES.index(peek.choice(original.HOSTS[-5:]))
+        seen, _ = play(game, [action_of(APACHE, host)])
+        met.append(bool(seen[0][0, 4 * host]))
+    assert met == [shown] * 19
+
+
+@pytest.mark.usefixtures("cyborg")
+def test_scripted_defenders_and_trained_ones_are_scored_there(tmp_path: Path, cli: Any) -> None:
+    plan = make_plan({"game": "cage2", "learner": "react_restore", "simulator": "cyborg", "steps": 12, "seed": 3})
+    spec = spec_of(plan)
+    seats = [make_seat(part, plan, spec, "cpu") for part in assign(plan, spec)]
+    scores = evaluate(plan, spec, seats, 6)
+    assert scores.returns.shape == (6, 1)
+    assert (scores.metrics["restores"] >= 0).all()
+    run = remuda.train(
+        "cage2", learner="ppo", steps=12, worlds=2, total_episodes=4, evaluate_episodes=1, layers=[8], device="cpu",
+        pictures=False, quiet=True, out=tmp_path / "run",
+    )  # fmt: skip
+    here, there = (cli("evaluate", run.path, "--episodes", "3", *words) for words in ([], ["simulator=cyborg"]))
+    assert (here.code, there.code) == (0, 0), there.err
+    assert here.out != there.out
+    assert cli("evaluate", run.path, "--episodes", "3", "simulator=cyborg").out == there.out
+    assert "hosts_entered" in cli("evaluate", run.path, "--episodes", "3", "simulator=cyborg", "true_state=step").out
+
+
+@pytest.mark.usefixtures("cyborg")
+def test_it_can_be_trained_in(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {
+        "learner": "ppo", "steps": 8, "worlds": 3, "total_episodes": 6, "evaluate_episodes": 1, "layers": [8],
+        "device": "cpu", "pictures": False, "quiet": True, "deterministic": True, "simulator": "cyborg",
+    }  # fmt: skip
+    shas = {
+        remuda.train("cage2", out=tmp_path / engine, engine=engine, **settings).result["weights_sha256"]
+        for engine in ("sequential", "vectorized")
+    }
+    assert len(shas) == 1
+
+
+def test_without_it_one_sentence_says_where_it_is(monkeypatch: pytest.MonkeyPatch, cli: Any) -> None:
+    monkeypatch.setitem(sys.modules, "CybORG", None)
+    with pytest.raises(ConfigError, match=r"simulator=cyborg needs CybORG 2\.1") as told:
+        make()
+    assert MISSING in str(told.value)
+    outcome = cli("evaluate", "cage2", "--policy", "sleep", "simulator=cyborg")
+    assert outcome.code == 2
+    assert MISSING in outcome.err
+    assert len(outcome.err.splitlines()) == 1
+
+
+def test_another_package_of_that_name_is_told_apart(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cyborg: type[original.CybORG]
+) -> None:
+    (tmp_path / "CybORG" / "Shared" / "Scenarios" / "Scenario2.yaml").unlink()
+    with pytest.raises(ConfigError, match=f"no Scenario2.*{MISSING}"):
+        make()
+    for name in ("CybORG.Agents", "CybORG.Agents.Wrappers"):
+        monkeypatch.delitem(sys.modules, name)
+    other = ModuleType("CybORG")
+    monkeypatch.setitem(sys.modules, "CybORG", other)
+    with pytest.raises(ConfigError, match=MISSING):
+        make()
+
+
+def test_one_with_other_actions_is_told_apart(cyborg: type[original.CybORG], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(original, "ON_HOSTS", original.ON_HOSTS[:-1])
+    with pytest.raises(ConfigError, match=f"132 actions instead.*{MISSING}"):
+        start(make())
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"simulator": "cyborg", "rules": "leaderboard"}, "rules=leaderboard is not for simulator=cyborg"),
+        ({"simulator": "cyborg", "rules": ["head", "leaderboard"]}, "say rules=head"),
+        ({"true_state": "step"}, "true_state=step is for simulator=cyborg"),
+        ({"simulator": "cyborg", "true_state": "often"}, "true_state='often'"),
+        ({"simulator": "cybrog"}, "simulator='cybrog'"),
+    ],
+)
+@pytest.mark.usefixtures("cyborg")
+def test_what_it_cannot_do_is_said(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        make_game(find_game("cage2"), options, [0])
