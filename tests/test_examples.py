@@ -153,6 +153,7 @@ LEARNING: dict[str, Any] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_herd_learns_to_pick(tmp_path: Path) -> None:
     """After a short training everybody eats much more than by chance."""
     herd = train(tmp_path / "herd", **FIELD, **LEARNING).result["evaluation"]["mean_return"]
@@ -229,6 +230,7 @@ def test_the_commands_of_the_page_run(cli: Any, capsys: pytest.CaptureFixture[st
     assert len(set(same)) == 1
 
 
+@pytest.mark.slow
 def test_the_commands_without_compiling_run_and_end_with_the_same_weights(tmp_path: Path) -> None:
     interpreted = [line for line in commands() if line.startswith("NUMBA_DISABLE_JIT=1 ")]
     assert len(interpreted) == 2

@@ -74,6 +74,9 @@ class Twice(nn.Module):
 '''
 
 
+QUICK = ("iqn treasurehunt", "ppo cage2")
+
+
 @pytest.fixture(scope="module")
 def herds(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Runs by name, each trained and exported once: the run, agent by agent its directory."""
@@ -136,7 +139,9 @@ def our_outputs(policy: Policy, rows: NDArray[Any]) -> NDArray[Any]:
         return network.logits(policy.slice(0, 1), x, None)[0, : len(rows), : network.actions].numpy()
 
 
-@pytest.mark.parametrize("name", HERDS)
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in HERDS]
+)
 def test_all_three_agree_with_our_policy_on_real_episodes(herds: Any, name: str) -> None:
     run, outs = herds(name)
     fragments = played(run)
@@ -167,7 +172,9 @@ def test_all_three_agree_with_our_policy_on_real_episodes(herds: Any, name: str)
         np.testing.assert_allclose(alone, ours[:1], **tolerance)
 
 
-@pytest.mark.parametrize("name", HERDS)
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in HERDS]
+)
 def test_the_state_dict_has_the_names_and_numbers_of_the_checkpoint(herds: Any, name: str) -> None:
     run, outs = herds(name)
     for agent, out in enumerate(outs):
@@ -186,7 +193,7 @@ def test_agents_are_different(herds: Any) -> None:
     assert not torch.equal(a, b)
 
 
-@pytest.mark.parametrize("name", ["iqn treasurehunt", "ppo cage2", "iqn own body"])
+@pytest.mark.parametrize("name", QUICK)
 def test_the_files_need_no_remuda_and_say_how_to_use_them(herds: Any, name: str, tmp_path: Path) -> None:
     run, (out, *_) = herds(name)
     text = (out / NETWORK).read_text(encoding="utf-8")

@@ -15,9 +15,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from pydantic import Field, create_model
 
+from remuda import rng
 from remuda.adapters import sorrel
+from remuda.adapters.chance import Chance
 from remuda.config import Options
 from remuda.errors import ConfigError, first_line
 from remuda.game import Game, GameEntry
@@ -141,7 +144,8 @@ def _make(name: str, factory: Callable[..., Any], options: Any, worlds: Sequence
     given: Mapping[str, Any] = options.model_dump(exclude=set(OWN))
 
     def make() -> Any:
-        return factory(**given, **options.arguments)
+        with Chance().lent(), rng.torch_seeded(np.uint64(0)):  # what draws here must not draw from others' streams
+            return factory(**given, **options.arguments)
 
     made = make()
     kind = _kind(made)
