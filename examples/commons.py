@@ -30,7 +30,7 @@ class CommonsOptions(Options):
     turns: int = Field(100, ge=1, description="turns in an episode")
     radius: int = Field(2, ge=1, le=9, description="how many cells an agent sees to each side")
     berries: float = Field(0.3, ge=0, le=1, description="chance that a cell starts with a berry")
-    growth: float = Field(0.01, ge=0, le=1, description="chance of a berry per turn, for each berry beside the cell")
+    growth: float = Field(0.04, ge=0, le=1, description="chance of a berry per turn, for each berry beside the cell")
 
 
 @kernel
