@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bdb
 import os
 import sys
 import tempfile
@@ -65,6 +66,8 @@ def check(game: str | GameEntry | Callable[..., Any], **options: Any) -> list[Fi
             problem = test(entry, options)
         except RemudaError as error:
             problem = str(error)
+        except bdb.BdbQuit:  # from a breakpoint
+            raise
         except Exception as error:  # the game is the user's code: whatever it raises is a finding
             problem = f"raised {type(error).__name__}: {error}"
         findings.append(Finding(promise, problem, meaning))
