@@ -179,7 +179,7 @@ def ordeal(
     return faults
 
 
-@pytest.mark.parametrize("engine", ["vectorized", "executor", "actor-learner"])
+@pytest.mark.parametrize("engine", [pytest.param("vectorized", marks=pytest.mark.slow), "executor", "actor-learner"])
 def test_a_little_chaos(tmp_path: Path, undisturbed: Any, books: Any, engine: str) -> None:
     ordeal(tmp_path, undisturbed, books, engine, "iqn", FEW)
 

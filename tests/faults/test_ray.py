@@ -132,7 +132,8 @@ def test_an_actor_that_dies_is_replaced(faulty: Any, undisturbed: Any, tmp_path:
         remuda.replay.replay_failure(run.path, 1)
 
 
-@pytest.mark.parametrize("fault", ["hang", pytest.param("spin", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["hang", "spin"])
 def test_an_actor_that_falls_silent_is_replaced(faulty: Any, undisturbed: Any, tmp_path: Path, fault: str) -> None:
     run = faulty(fault=fault, fault_file=str(tmp_path / "trap"), turn_limit_s=3.0)
     assert run.result["weights_sha256"] == undisturbed(24)
