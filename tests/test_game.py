@@ -38,7 +38,7 @@ def test_an_unknown_game_names_the_nearest() -> None:
     [
         ("no.such.module:GAME", "cannot be imported: No module named 'no'"),
         ("remuda.testing:NOTHING", "cannot be imported: .*NOTHING"),
-        ("remuda.testing:low_bits", "is a function, not a GameEntry"),
+        ("remuda.testing:ODD", "is a tuple, neither a GameEntry nor a factory"),
         (":GAME", "cannot be imported"),
         ("..testing:GAME", "cannot be imported"),
     ],
