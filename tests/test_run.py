@@ -211,6 +211,7 @@ def test_torch_has_one_thread_while_training_and_its_own_afterwards(train: Any, 
 THREADS = """
 import json, os, sys, threading, time
 import remuda
+from numba.np import linalg  # numba loads SciPy here, if there is one, whose BLAS starts threads that nobody uses
 
 def hidden():
     # Threads that are not Python's: those a library started to share its work.
