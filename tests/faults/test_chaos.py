@@ -179,7 +179,10 @@ def ordeal(
     return faults
 
 
-@pytest.mark.parametrize("engine", [pytest.param("vectorized", marks=pytest.mark.slow), "executor", "actor-learner"])
+@pytest.mark.parametrize(
+    "engine",
+    ["executor", *(pytest.param(name, marks=pytest.mark.slow) for name in ("vectorized", "actor-learner", "ray"))],
+)
 def test_a_little_chaos(tmp_path: Path, undisturbed: Any, books: Any, engine: str) -> None:
     ordeal(tmp_path, undisturbed, books, engine, "iqn", FEW)
 

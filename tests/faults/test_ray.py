@@ -121,7 +121,8 @@ def test_ending_the_first_process(start: Any, undisturbed: Any, number: signal.S
     assert again.result["weights_sha256"] == undisturbed(EPISODES)
 
 
-@pytest.mark.parametrize("fault", ["kill", pytest.param("exit", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["kill", "exit"])
 def test_an_actor_that_dies_is_replaced(faulty: Any, undisturbed: Any, tmp_path: Path, fault: str) -> None:
     run = faulty(fault=fault, fault_file=str(tmp_path / "trap"))
     assert run.result["weights_sha256"] == undisturbed(24)
