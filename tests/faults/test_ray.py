@@ -223,6 +223,7 @@ def nodes() -> Iterator[Nodes]:
     cluster.end()
 
 
+@pytest.mark.slow
 def test_a_node_goes_and_another_comes_in_mid_training(start: Any, nodes: Nodes, undisturbed: Any) -> None:
     """What the lost node was playing is played again elsewhere; the new one gets to play; the bits are the same."""
     one: Training = start(address=nodes.address, n_workers=3, pause_s=0.1)
