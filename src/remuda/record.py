@@ -202,7 +202,7 @@ def _header(cast: Cast, exploration: float) -> dict[str, Any]:
         "seed": plan.seed,
         "purpose": str(Purpose.TEST),
         "exploration": exploration,
-        "parallel_actions": plan.parallel_actions,
+        "parallel_actions": plan.parallel_actions and not cast.spec.in_turn,
         "groups": _describe(cast.spec),
         "players": cast.players,
         "run": None if cast.run is None else str(cast.run.path),

@@ -13,6 +13,7 @@ import pytest
 from foreign_games import GAMES, with_chance
 
 import remuda
+from remuda.adapters.pettingzoo import parallel_env
 from remuda.check import check, seats
 from remuda.collect import Manner, Player, Task
 from remuda.engines import ENGINES
@@ -146,6 +147,8 @@ def test_who_waits_is_paid_for_its_last_move() -> None:
         assert fragment.rewards[lived, 0, agent].tolist() == [r for r in rewards if r]
         assert fragment.terminated[:, 0, agent].tolist() == [False] * 5 + [True]
     assert [finding.problem for finding in check(f"{HERE}:out_of_turn") if not finding.good] == []
+    with pytest.raises(ConfigError, match="agents act one after another"):
+        parallel_env(f"{HERE}:out_of_turn")
 
 
 def test_observations_are_flattened_as_documented() -> None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from remuda import rng
 from remuda.adapters.spaces import MASK
-from remuda.errors import UnknownName
+from remuda.errors import ConfigError, UnknownName
 from remuda.game import GameEntry, Group, make_game
 from remuda.games import find_game
 from remuda.rng import Stream
@@ -45,6 +45,10 @@ class Turns:
         entry = find_game(game) if isinstance(game, str) else game
         self.game = make_game(entry, options, range(worlds))
         self.groups = self.game.spec.groups
+        if self.game.spec.in_turn and self.game.spec.agents > 1:
+            raise ConfigError(
+                f"in {self.game.spec.name} agents act one after another: it takes no actions of all at once"
+            )
         self._seeds: NDArray[np.uint64] | None = None  # (worlds,)
         self._episodes = np.zeros(worlds, np.int64)
         self._new = np.zeros(worlds, np.bool_)  # nobody has looked yet
