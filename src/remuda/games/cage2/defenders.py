@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 from remuda.errors import ConfigError
 from remuda.game import Group
 from remuda.games.cage2.network import ANALYSE, FIRST_DECOY, N_ACTIONS, N_DECOYS, N_HOSTS, NAMES, REMOVE, RESTORE
+from remuda.games.cage2.observation import BITS
+from remuda.games.cage2.workflow import N_UNITS, ORDER_BITS, UNIT_OF, UNITS, place_of
 from remuda.kernels import kernel
 from remuda.policy import Choice, Policy, Sight, explore
 from remuda.rng import below, uniform
@@ -108,6 +110,19 @@ class ReactMixed(ReactRemove):
     mixed = True
 
 
+class GreedyRepair(Defender):
+    """Restores the first host that looks compromised, by the order of its workflow."""
+
+    def __init__(self, group: Group, agents: int) -> None:
+        if group.obs_shape != (BITS + ORDER_BITS,):
+            raise ConfigError(f"greedy_repair goes by an order: say workflow={','.join(UNITS)}, or another one")
+        super().__init__(group, agents)
+
+    def choose(self, sight: Sight, out: NDArray[np.int64]) -> None:
+        """Look at the latest observation."""
+        _greedy_repair(sight.obs[-1], out)
+
+
 DEFENDERS: dict[str, Callable[[Group, int], Policy]] = {
     "sleep": Sleeper,
     "random_nodecoy": RandomNoDecoy,
@@ -115,6 +130,7 @@ DEFENDERS: dict[str, Callable[[Group, int], Policy]] = {
     "react_restore": ReactRestore,
     "react_remove": ReactRemove,
     "react_mixed": ReactMixed,
+    "greedy_repair": GreedyRepair,
 }
 
 
@@ -144,6 +160,19 @@ def _react_restore(obs: Any, out: Any) -> None:
                 if _compromised(obs[w, a], host) != CLEAN:
                     out[w, a] = RESTORES + host
                     break
+
+
+@kernel
+def _greedy_repair(obs: Any, out: Any) -> None:
+    for w in range(out.shape[0]):
+        for a in range(out.shape[1]):
+            best = N_UNITS
+            for host in range(N_HOSTS):
+                if _compromised(obs[w, a], host) != CLEAN:
+                    place = place_of(obs[w, a, BITS:], UNIT_OF[host])
+                    if place < best:
+                        best = place
+                        out[w, a] = RESTORES + host
 
 
 @kernel

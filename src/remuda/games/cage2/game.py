@@ -54,6 +54,21 @@ from remuda.games.cage2.simulator import (
     start,
     transition,
 )
+from remuda.games.cage2.workflow import (
+    FOLLOWED,
+    N_UNITS,
+    NO_FIX,
+    ORDER_BITS,
+    ORDERS,
+    UNITS,
+    Terms,
+    distinct_orders,
+    due,
+    follow,
+    rate,
+    read_order,
+    write_order,
+)
 from remuda.kernels import kernel
 from remuda.rng import Keys, below, fold, uniform
 
@@ -62,6 +77,9 @@ RULES = ("head", "leaderboard")
 ORIGINAL_NAMES = {"B_lineAgent": "b_line", "RedMeanderAgent": "meander", "SleepAgent": "sleep"}
 HOSTS_LOST, IMPACTS, RESTORES, REMOVES, DECOYS_PLACED = 0, 1, 2, 3, 4
 METRICS = ("hosts_lost", "impacts", "restores", "removes", "decoys")
+ENV_RETURN, ALIGNMENT, FIXES, COMPLIANCE, FIXES_BY_UNIT = range(len(METRICS), len(METRICS) + 5)
+WORKFLOW_METRICS = ("env_return", "alignment", "fixes", "compliance", *(f"fixes_{unit}" for unit in UNITS))
+ALL, DISTINCT = "all", "distinct"
 
 # Draws of a turn's key, always the same numbers whatever happens.
 TARGET, OTHER_EXPLOIT, TOP_EXPLOIT, NOTICED, SESSION, GREEN_ACTS, GREEN_TARGET = 0, 1, 2, 3, 4, 5, 6
@@ -71,9 +89,19 @@ def _our_name(name: Any) -> Any:
     return ORIGINAL_NAMES.get(name, name) if isinstance(name, str) else name
 
 
+def _order(name: Any) -> Any:
+    """An order as its name; a list of types is one, too."""
+    if isinstance(name, list) and name and all(word in UNITS for word in name):
+        name = ",".join(name)
+    if isinstance(name, str) and name not in (ALL, DISTINCT):
+        return ",".join(UNITS[unit] for unit in read_order(name))
+    return name
+
+
 RedName = Annotated[Literal["b_line", "meander", "sleep", "mixed"], BeforeValidator(_our_name)]
 Wrapper = Literal["challenge", "challenge2"]
 RuleSet = Literal["head", "leaderboard"]
+Order = Annotated[str, BeforeValidator(_order)]
 
 
 class Cage2Options(Options):
@@ -92,6 +120,17 @@ class Cage2Options(Options):
     rules: RuleSet | list[RuleSet] = Field(
         "head", description="head: the last version; leaderboard: before two late fixes; per world"
     )
+    workflow: Annotated[Order | list[Order] | None, BeforeValidator(_order)] = Field(
+        None,
+        description="an order of repair such as defender,enterprise,op_server,op_host,user, shown to blue, who is "
+        "paid for following it; all, or distinct: each world another one; per world",
+    )
+    foothold_counts: bool = Field(
+        True, description="workflow: whether red's session on User0, which nobody can end, counts as one"
+    )
+    alignment: float = Field(30.0, ge=0, description="workflow: pay for raising the share of fixes that comply by 1")
+    compliant_bonus: float = Field(0.0, ge=0, description="workflow: pay for each fix that complies")
+    violation_penalty: float = Field(0.0, ge=0, description="workflow: cost of each fix that does not")
     simulator: Literal["own", "cyborg"] = Field(
         "own", description="cyborg: the original, where it is installed; it plays the rules of that version"
     )
@@ -101,7 +140,7 @@ class Cage2Options(Options):
 
     def check(self) -> None:
         """Options that contradict each other."""
-        for name in ("red", "green", "wrapper", "rules"):
+        for name in ("red", "green", "wrapper", "rules", "workflow"):
             if getattr(self, name) == []:
                 raise ConfigError(f"{name}=[] is empty: give one value, or one per world")
         if isinstance(self.red, list) and "mixed" in self.red:
@@ -111,6 +150,10 @@ class Cage2Options(Options):
                 "rules=leaderboard is not for simulator=cyborg, which plays the version that is installed: "
                 "say rules=head, and install the version you want"
             )
+        if isinstance(self.workflow, list) and {ALL, DISTINCT} & {*self.workflow}:
+            raise ConfigError(f"workflow: {ALL!r} and {DISTINCT!r} are lists already; name the orders one by one")
+        if self.simulator == "cyborg" and self.workflow is not None:
+            raise ConfigError("workflow is for simulator=own: asking the original for its true state is too slow")
         if self.simulator == "own" and self.true_state != "never":
             raise ConfigError(f"true_state={self.true_state} is for simulator=cyborg: ours is never asked, it knows")
 
@@ -118,6 +161,17 @@ class Cage2Options(Options):
 def red_agents(options: Cage2Options) -> str | list[str]:
     """The red agent of every world, or a list to be dealt out."""
     return list(AGENTS) if options.red == "mixed" else options.red  # type: ignore[return-value]
+
+
+def workflows(options: Cage2Options) -> list[str]:
+    """The orders dealt out over the worlds; none if there is no workflow."""
+    if options.workflow is None:
+        return []
+    if options.workflow == ALL:
+        return list(ORDERS)
+    if options.workflow == DISTINCT:
+        return distinct_orders(options.foothold_counts)
+    return options.workflow if isinstance(options.workflow, list) else [options.workflow]
 
 
 class Play(NamedTuple):
@@ -140,13 +194,17 @@ class Rules(NamedTuple):
     wrapper: NDArray[np.int64]  # (worlds,): a number in WRAPPERS
     leaderboard: NDArray[np.bool_]  # (worlds,)
     steps: int
+    orders: NDArray[np.int64]  # (worlds, types), or (worlds, 0) without a workflow
+    terms: Terms
 
 
 class Cage2(Game):
     """Worlds of CAGE 2. The true state is in `state`, red's plans are in `mind`."""
 
     def __init__(self, options: Cage2Options, worlds: Sequence[int]) -> None:
-        blue = Group("blue", 1, (BITS,), np.uint8, N_ACTIONS, METRICS, low=0, high=1)
+        orders = workflows(options)
+        bits, metrics = (BITS + ORDER_BITS, (*METRICS, *WORKFLOW_METRICS)) if orders else (BITS, METRICS)
+        blue = Group("blue", 1, (bits,), np.uint8, N_ACTIONS, metrics, low=0, high=1)
         super().__init__(GameSpec("cage2", (blue,), options.steps, options.model_dump()), len(worlds))
         self.rules = Rules(
             np.array([AGENTS.index(name) for name in deal(red_agents(options), worlds)]),
@@ -154,10 +212,13 @@ class Cage2(Game):
             np.array([WRAPPERS.index(name) for name in deal(options.wrapper, worlds)]),
             np.array([name == "leaderboard" for name in deal(options.rules, worlds)], np.bool_),
             options.steps,
+            np.array([read_order(order) if orders else [] for order in deal(orders or [""], worlds)], np.int64),
+            Terms(options.foothold_counts, options.alignment, options.compliant_bonus, options.violation_penalty),
         )
         count, signals = len(worlds), self.signals[0]
         self.state = np.zeros(count, STATE)
         self.mind = np.zeros(count, MIND)
+        self.followed = np.zeros(count, FOLLOWED)
         self.play = Play(
             keys=np.zeros(count, np.uint64),
             turn=np.zeros(count, np.int64),
@@ -171,14 +232,15 @@ class Cage2(Game):
     def reset(self, worlds: NDArray[np.int64], keys: Keys) -> None:
         """A clean network with red on User0."""
         self.signals[0].clear(worlds)
+        self.followed[worlds] = np.zeros(1, FOLLOWED)
         _reset(self.state, self.mind, self.play, worlds, keys)
 
     def begin(self) -> None:
         """Nothing changes by itself."""
 
     def observe(self, group: int, first: int, last: int, out: NDArray[np.uint8]) -> None:
-        """Blue's table as bits."""
-        _observe(self.state, self.rules.wrapper, out)
+        """Blue's table as bits, then its order of repair."""
+        _observe(self.state, self.rules, out)
 
     def act(self, group: int, first: int, last: int, actions: NDArray[np.int64]) -> None:
         """Note what blue wants; it happens in `end`, before green and red."""
@@ -186,7 +248,7 @@ class Cage2(Game):
 
     def end(self) -> None:
         """Play the step; the last one truncates."""
-        _step(self.state, self.mind, self.play, self.rules)
+        _step(self.state, self.mind, self.followed, self.play, self.rules)
 
     def render(self, world: int) -> NDArray[np.uint8]:
         """The network: fill is the truth, frame is what blue believes, the mark is what blue saw happen."""
@@ -214,9 +276,11 @@ def _reset(state: Any, mind: Any, play: Any, worlds: Any, keys: Any) -> None:
 
 
 @kernel
-def _observe(state: Any, wrapper: Any, out: Any) -> None:
+def _observe(state: Any, rules: Any, out: Any) -> None:
     for w in range(out.shape[0]):
-        write_observation(state[w], wrapper[w], out[w, 0])
+        write_observation(state[w], rules.wrapper[w], out[w, 0])
+        if rules.orders.shape[1]:
+            write_order(rules.orders[w], out[w, 0, BITS:])
 
 
 @kernel
@@ -227,17 +291,22 @@ def _note(state: Any, over: Any, actions: Any) -> None:
 
 
 @kernel
-def _step(state: Any, mind: Any, play: Any, rules: Any) -> None:
+def _step(state: Any, mind: Any, followed: Any, play: Any, rules: Any) -> None:
     for w in range(play.turn.shape[0]):
         if play.over[w]:
             continue
         s = state[w]
         key = fold(play.keys[w], play.turn[w] + 1)
         orders, chance = _draw(s, mind[w], rules.red[w], rules.green[w], key)
+        first = due(s, rules.orders[w], rules.terms) if rules.orders.shape[1] else N_UNITS
         transition(s, orders, chance, rules.leaderboard[w])
         play.score[w] -= s.cost
-        play.rewards[w, 0] -= s.cost / 10.0
+        reward = -s.cost / 10.0
         _count(s, play.metrics[w, 0])
+        if rules.orders.shape[1]:
+            reward += follow(followed[w], np.int64(s.blue), first, rules.terms)
+            _count_following(followed[w], play.score[w], rules.terms, play.metrics[w, 0])
+        play.rewards[w, 0] += reward
         play.turn[w] += 1
         if play.turn[w] == rules.steps:
             play.over[w] = True
@@ -278,6 +347,19 @@ def _count(s: Any, metrics: Any) -> None:
         metrics[DECOYS_PLACED] += 1
 
 
+@kernel
+def _count_following(f: Any, score: Any, terms: Any, metrics: Any) -> None:
+    """The environment's own return, what following the order paid, and how well it was followed."""
+    broken = f.fixes - f.compliant
+    paid = terms.compliant_bonus * f.compliant - terms.violation_penalty * broken
+    metrics[ENV_RETURN] = score / 10.0
+    metrics[ALIGNMENT] = terms.alignment * rate(f) + paid
+    metrics[FIXES] = f.fixes
+    metrics[COMPLIANCE] = rate(f) if f.fixes else NO_FIX
+    for unit in range(N_UNITS):
+        metrics[FIXES_BY_UNIT + unit] = f.by_unit[unit]
+
+
 def _make(options: Cage2Options, worlds: Sequence[int]) -> Game:
     if options.simulator == "own":
         return Cage2(options, worlds)
@@ -287,7 +369,8 @@ def _make(options: Cage2Options, worlds: Sequence[int]) -> Game:
 
 
 def _kinds(options: Cage2Options) -> int:
-    return math.lcm(kinds_of_worlds(options), len(AGENTS) if options.red == "mixed" else 1)
+    reds = len(AGENTS) if options.red == "mixed" else 1
+    return math.lcm(kinds_of_worlds(options), reds, max(1, len(workflows(options))))
 
 
 ENTRY = GameEntry(

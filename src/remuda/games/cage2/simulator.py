@@ -333,7 +333,7 @@ def _queue_attack(s: Any, host: int, chance: Any, lured: bool, succeeds: bool) -
 
 @kernel
 def _escalate(s: Any, host: int, chance: Any) -> int:
-    if not _has_session(s, host):
+    if not has_session(s, host):
         return FAILED
     if s.root[host] == 0:
         sessions = np.int64(s.removable[host]) + s.pinned[host]
@@ -352,7 +352,7 @@ def _escalate(s: Any, host: int, chance: Any) -> int:
 
 @kernel
 def _impact(s: Any) -> int:
-    if not _has_session(s, OP_SERVER) or s.service_known == 0:
+    if not has_session(s, OP_SERVER) or s.service_known == 0:
         return FAILED
     if s.service_stoppable:
         s.service_up = 0
@@ -360,7 +360,8 @@ def _impact(s: Any) -> int:
 
 
 @kernel
-def _has_session(s: Any, host: int) -> Any:
+def has_session(s: Any, host: int) -> Any:
+    """Whether red is on a host, with whatever rights."""
     return s.root[host] != 0 or s.removable[host] != 0 or s.pinned[host] != 0
 
 
@@ -370,7 +371,7 @@ def _reaches(s: Any, subnet: int) -> bool:
     if subnet != OPERATIONAL:
         return True
     for host in range(BRIDGES[0], BRIDGES[1]):  # noqa: SIM110
-        if _has_session(s, host):
+        if has_session(s, host):
             return True
     return False
 

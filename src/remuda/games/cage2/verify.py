@@ -6,7 +6,7 @@ are predicted first: B_line's exactly, Meander's action exactly and its target a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -110,24 +110,34 @@ def _differs(name: str, trace: Trace, ours: dict[str, NDArray[Any]]) -> NDArray[
 
 def replay(trace: Trace) -> dict[str, NDArray[Any]]:
     """Every field as our rules have it, in the shape of the trace; those in ALLOWED as sets of bits."""
-    state, mind = np.zeros(trace.episodes, STATE), np.zeros(trace.episodes, MIND)
-    _start_all(state, mind, _entries(trace))
-    ours = {name: np.zeros((trace.episodes, BITS), np.uint8) for name in START}
-    for wrapper, name in enumerate(START):
-        _observe_all(state, wrapper, ours[name])
     shape = (trace.episodes, trace.steps)
+    ours = {name: np.zeros((trace.episodes, BITS), np.uint8) for name in START}
     ours |= {name: np.zeros((*shape, *rest), np.int64) for name, rest in OUTPUTS.items()}
     ours["reward"] = np.zeros(shape, trace.arrays["reward"].dtype)
     ours |= {name: np.zeros(shape, np.int64) for name in INFERRED}
-    inputs = np.stack([trace.arrays[name].astype(np.int64) for name in INPUTS], axis=-1)
-    for t in range(trace.steps):
-        inferred = np.zeros((trace.episodes, len(INFERRED)), np.int64)
-        _replay_step(state, mind, inputs[:, t], trace.red, trace.leaderboard, inferred)
+    for t, (state, mind, inferred) in enumerate(walk(trace), -1):
+        if t < 0:
+            for wrapper, name in enumerate(START):
+                _observe_all(state, wrapper, ours[name])
+            continue
         for i, name in enumerate(INFERRED):
             ours[name][:, t] = inferred[:, i]
         for name, read in READ.items():
             ours[name][:, t] = read(state, mind, trace.red)
     return ours
+
+
+def walk(trace: Trace) -> Iterator[tuple[NDArray[Any], NDArray[Any], NDArray[np.int64]]]:
+    """All episodes at once, step by step, first where they start: states, red's minds, and what is inferred."""
+    state, mind = np.zeros(trace.episodes, STATE), np.zeros(trace.episodes, MIND)
+    _start_all(state, mind, _entries(trace))
+    inputs = np.stack([trace.arrays[name].astype(np.int64) for name in INPUTS], axis=-1)
+    inferred = np.zeros((trace.episodes, len(INFERRED)), np.int64)
+    yield state, mind, inferred
+    for t in range(trace.steps):
+        inferred[:] = 0
+        _replay_step(state, mind, inputs[:, t], trace.red, trace.leaderboard, inferred)
+        yield state, mind, inferred
 
 
 def _entries(trace: Trace) -> NDArray[np.int64]:

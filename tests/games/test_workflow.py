@@ -1,0 +1,340 @@
+"""Workflows on CAGE 2: who complies, what it pays, and that nothing else changes."""
+
+from __future__ import annotations
+
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from remuda import rng
+from remuda.errors import ConfigError
+from remuda.evaluate import Cast, evaluate
+from remuda.game import make_game
+from remuda.games import find_game
+from remuda.games.cage2.defenders import DEFENDERS
+from remuda.games.cage2.game import METRICS, WORKFLOW_METRICS, Cage2
+from remuda.games.cage2.network import N_ACTIONS, NAMES, REMOVE, RESTORE, action_of
+from remuda.games.cage2.observation import BITS
+from remuda.games.cage2.traces import Trace, find_traces, read_trace
+from remuda.games.cage2.verify import walk
+from remuda.games.cage2.workflow import (
+    FOLLOWED,
+    ORDERS,
+    UNITS,
+    Terms,
+    distance,
+    distinct_orders,
+    due,
+    follow,
+    pairs,
+    read_order,
+    same_game,
+)
+from remuda.policy import Sight
+from remuda.rng import Stream
+
+TRACES = Path(__file__).parents[1] / "data" / "cage2"
+HOSTS_OF = {
+    "defender": ["Defender"],
+    "enterprise": ["Enterprise0", "Enterprise1", "Enterprise2"],
+    "op_server": ["Op_Server0"],
+    "op_host": ["Op_Host0", "Op_Host1", "Op_Host2"],
+    "user": ["User0", "User1", "User2", "User3", "User4"],
+}
+UNIT = {host: unit for unit, hosts in HOSTS_OF.items() for host in hosts}
+FIRST = "defender,enterprise,op_server,op_host,user"
+LAST = "user,op_host,op_server,enterprise,defender"
+
+
+class PlainFollower:
+    """The definition, once more and in plain Python: sets of host names, no state of ours."""
+
+    def __init__(self, order: str, foothold_counts: bool, scale: float, bonus: float, penalty: float) -> None:
+        self.order, self.foothold_counts = order.split(","), foothold_counts
+        self.scale, self.bonus, self.penalty = scale, bonus, penalty
+        self.fixes = self.compliant = 0
+
+    def pay(self, held: set[str], action: int) -> float:
+        if 15 <= action <= 27:
+            host = NAMES[action - 15]
+        elif 132 <= action <= 144:
+            host = NAMES[action - 132]
+        else:
+            return 0.0
+        units = {UNIT[name] for name in held if self.foothold_counts or name != "User0"}
+        wanted = next((unit for unit in self.order if unit in units), None)
+        before = self.compliant / self.fixes if self.fixes else 0.0
+        complies = wanted is None or UNIT[host] == wanted
+        self.fixes += 1
+        self.compliant += complies
+        pay = self.scale * (self.compliant / self.fixes - before)
+        return pay + self.bonus if complies else pay - self.penalty
+
+    @property
+    def compliance(self) -> float:
+        return self.compliant / self.fixes if self.fixes else 0.5
+
+
+def held_before(trace: Trace, episode: int, step: int) -> set[str]:
+    """Hosts on which red was recorded to have a session when a step began."""
+    if step == 0:
+        return {"User0"}
+    counts = sum(trace.arrays[name][episode, step - 1] for name in ("n_root", "n_user_rm", "n_user_norm"))
+    return {name for name, count in zip(NAMES, counts, strict=True) if count}
+
+
+@pytest.mark.parametrize("path", find_traces(TRACES), ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_recorded_games_are_judged_as_plain_python_judges_them(path: Path) -> None:
+    trace = read_trace(path)
+    terms = Terms(True, 30.0, 0.25, 0.5)
+    chosen = [ORDERS[i] for i in range(0, len(ORDERS), 17)]
+    cases = [(order, terms._replace(foothold_counts=counts)) for order in chosen for counts in (True, False)]
+    followed = np.zeros((len(cases), trace.episodes), FOLLOWED).view(np.recarray)
+    plain = [[PlainFollower(order, *own) for _ in range(trace.episodes)] for order, own in cases]
+    fixes = 0
+    for t, (state, _, _) in enumerate(walk(trace)):
+        if t == trace.steps:
+            break
+        for e in range(trace.episodes):
+            action, held = int(trace.arrays["blue_action"][e, t]), held_before(trace, e, t)
+            for c, (order, own) in enumerate(cases):
+                first = due(state[e], np.array(read_order(order)), own)
+                paid = follow(followed[c, e], action, first, own)
+                assert paid == plain[c][e].pay(held, action), (order, e, t)
+        fixes += sum(own.fixes for own in plain[0])
+    for c in range(len(cases)):
+        assert followed["fixes"][c].tolist() == [own.fixes for own in plain[c]]
+        assert followed["compliant"][c].tolist() == [own.compliant for own in plain[c]]
+    assert fixes or "sleep" in path.stem or "heavy" in path.stem
+
+
+def start(orders: str | list[str], **options: Any) -> Cage2:
+    worlds = len(orders) if isinstance(orders, list) else 1
+    game = make_game(find_game("cage2"), {"workflow": orders, **options}, list(range(worlds)))
+    assert isinstance(game, Cage2)
+    game.reset(np.arange(worlds), rng.keys(rng.key(0, Stream.CHECK), np.arange(worlds)))
+    return game
+
+
+def metrics(game: Cage2, world: int = 0) -> dict[str, float]:
+    values = game.signals[0].metrics[world, 0].tolist()
+    return dict(zip((*METRICS, *WORKFLOW_METRICS), values, strict=True))
+
+
+@pytest.mark.parametrize("foothold_counts", [True, False])
+def test_the_game_pays_and_counts_as_plain_python_does(foothold_counts: bool) -> None:
+    orders = [*ORDERS[::7]]
+    terms = {"alignment": 30.0, "compliant_bonus": 0.3, "violation_penalty": 0.7}
+    game = start(orders, foothold_counts=foothold_counts, red="meander", **terms)
+    plain = [PlainFollower(order, foothold_counts, *terms.values()) for order in orders]
+    random = np.random.default_rng(0)
+    env = np.zeros(len(orders))
+    for _ in range(100):
+        actions = np.where(random.random(len(orders)) < 0.5, random.integers(132, 145, len(orders)), 0)
+        actions = np.where(random.random(len(orders)) < 0.3, random.integers(15, 28, len(orders)), actions)
+        held = [
+            {name for i, name in enumerate(NAMES) if any(s[field][i] for field in ("root", "removable", "pinned"))}
+            for s in game.state
+        ]
+        game.signals[0].rewards[:] = 0
+        game.step([actions[:, None]])
+        for w, own in enumerate(plain):
+            expected = -int(game.state["cost"][w]) / 10.0 + own.pay(held[w], int(actions[w]))
+            assert game.signals[0].rewards[w, 0] == np.float32(expected)
+            env[w] += -int(game.state["cost"][w])
+    for w, own in enumerate(plain):
+        told = metrics(game, w)
+        assert told["fixes"] == own.fixes == sum(told[f"fixes_{unit}"] for unit in UNITS)
+        assert told["compliance"] == np.float32(own.compliance)
+        assert told["env_return"] == np.float32(env[w] / 10.0)
+        paid = 30.0 * own.compliance + (0.3 * own.compliant - 0.7 * (own.fixes - own.compliant))
+        assert told["alignment"] == np.float32(paid)
+    assert len({own.compliance for own in plain}) > 5
+
+
+def hold(game: Cage2, *hosts: str) -> None:
+    """Put red on these hosts."""
+    for host in hosts:
+        game.state["pinned"][0, NAMES.index(host)] = 1
+
+
+def fix(game: Cage2, host: str, verb: int = REMOVE) -> float:
+    """One step that repairs a host; what following the order paid."""
+    before = metrics(game)["alignment"]
+    game.step([np.array([[action_of(verb, NAMES.index(host))]])])
+    return metrics(game)["alignment"] - before
+
+
+def test_an_episode_without_a_fix_is_half_compliant_and_pays_nothing() -> None:
+    game = start(FIRST, steps=5)
+    for action in (0, 1, 2, 28, 131):
+        game.step([np.array([[action]])])
+    assert metrics(game)["compliance"] == 0.5
+    assert metrics(game)["alignment"] == 0 == metrics(game)["fixes"]
+
+
+def test_only_the_first_type_red_is_on_may_be_fixed() -> None:
+    game = start("enterprise,op_server,op_host,defender,user", red="sleep")
+    hold(game, "Op_Host1", "Enterprise2")
+    assert fix(game, "Enterprise0") == 30  # a tie: any host of the type will do
+    assert fix(game, "Op_Host1") == -15  # the wrong order
+    assert fix(game, "User1", RESTORE) == -5
+    assert metrics(game)["compliance"] == np.float32(1 / 3)
+    game.state["pinned"][0, NAMES.index("Enterprise2")] = 0
+    assert fix(game, "Op_Host0", RESTORE) == pytest.approx(5)
+
+
+def test_user0_is_always_reds_so_users_come_last_or_alone() -> None:
+    game = start("user,enterprise,op_server,op_host,defender", red="sleep")
+    hold(game, "Enterprise1")
+    assert fix(game, "Enterprise1") == 0
+    assert fix(game, "User3") == 15
+
+
+def test_nothing_is_compromised_if_the_foothold_does_not_count() -> None:
+    game = start(FIRST, red="sleep", foothold_counts=False)
+    assert fix(game, "Op_Server0") == 30
+    assert fix(game, "User0") == 0
+    assert metrics(game)["compliance"] == 1
+    hold(game, "User2")
+    assert fix(game, "Op_Host2") == -10
+
+
+def test_an_attack_in_the_same_step_counts_only_for_the_next() -> None:
+    game = start("op_server,enterprise,op_host,defender,user", red="b_line")
+    for _ in range(60):
+        due_before = due(game.state[0], game.rules.orders[0], game.rules.terms)
+        fixes, compliance = metrics(game)["fixes"], metrics(game)["compliance"]
+        assert fix(game, "User0") in (0, 30) or fixes
+        if not fixes:
+            assert metrics(game)["compliance"] == (due_before == UNITS.index("user"))
+        elif due_before != UNITS.index("user"):
+            assert metrics(game)["compliance"] < compliance
+    assert 0 < metrics(game)["compliance"] < 1
+
+
+def test_blue_sees_its_order_beside_the_table() -> None:
+    game = start([FIRST, LAST])
+    out = np.full((2, 1, BITS + 25), 9, np.uint8)
+    game.observe(0, 0, 1, out)
+    assert not out[:, :, :BITS].any()
+    assert out[0, 0, BITS:].reshape(5, 5).tolist() == np.eye(5).tolist()
+    assert out[1, 0, BITS:].reshape(5, 5).argmax(axis=1).tolist() == [UNITS.index(unit) for unit in LAST.split(",")]
+
+
+def test_the_game_itself_does_not_change() -> None:
+    plain = make_game(find_game("cage2"), {}, [0])
+    with_order = start(LAST, alignment=0)
+    keys = rng.keys(rng.key(0, Stream.CHECK), np.arange(1))
+    plain.reset(np.arange(1), keys)
+    bits, more = np.zeros((1, 1, BITS), np.uint8), np.zeros((1, 1, BITS + 25), np.uint8)
+    for action in np.random.default_rng(1).integers(0, N_ACTIONS, 100):
+        for game in (plain, with_order):
+            game.step([np.array([[action]])])
+        plain.observe(0, 0, 1, bits)
+        with_order.observe(0, 0, 1, more)
+        assert (more[:, :, :BITS] == bits).all()
+    assert plain.signals[0].rewards == with_order.signals[0].rewards
+    assert with_order.signals[0].rewards == pytest.approx(metrics(with_order)["env_return"], rel=1e-5)
+    assert plain.signals[0].metrics.tolist() == with_order.signals[0].metrics[:, :, : len(METRICS)].tolist()
+
+
+def test_orders_that_are_the_same_game_are_counted_once() -> None:
+    assert len(ORDERS) == 120 == len(distinct_orders(False))
+    assert tuple(",".join(order) for order in permutations(UNITS)) == ORDERS
+    distinct = distinct_orders(True)
+    assert len(distinct) == 1 + 4 + 12 + 24 + 24
+    assert {same_game(order, True) for order in ORDERS} == {*distinct}
+    assert same_game("op_host,user,op_server,enterprise,defender", True) == "op_host,user,defender,enterprise,op_server"
+
+
+def test_orders_that_are_the_same_game_are_judged_alike() -> None:
+    rows = np.random.default_rng(0).random((300, len(NAMES))) < 0.2
+    rows[:, NAMES.index("User0")] = True
+    game = start(FIRST)
+    verdicts: dict[str, set[tuple[int, ...]]] = {}
+    for order in ORDERS:
+        judged = []
+        for row in rows:
+            game.state["root"][0] = row
+            judged.append(int(due(game.state[0], np.array(read_order(order)), game.rules.terms)))
+        verdicts.setdefault(same_game(order, True), set()).add(tuple(judged))
+    assert all(len(same) == 1 for same in verdicts.values())
+    assert len({next(iter(same)) for same in verdicts.values()}) == 65
+
+
+def test_kendalls_distance() -> None:
+    def discordant(a: str, b: str) -> int:
+        one, other = a.split(","), b.split(",")
+        both = [(x, y) for i, x in enumerate(one) for y in one[i + 1 :]]
+        return sum(other.index(x) > other.index(y) for x, y in both)
+
+    for order in ORDERS[::11]:
+        assert [distance(order, other, False) for other in ORDERS] == [discordant(order, other) for other in ORDERS]
+    assert distance(ORDERS[0], ORDERS[-1], False) == 10
+    same = [order for order in ORDERS if same_game(order, True) == same_game(LAST, True)]
+    assert len(same) == 24
+    assert {distance(LAST, order, True) for order in same} == {0}
+    assert (pairs(LAST, True) != 0).sum() == 4  # only whether something stands after `user` matters
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ({"workflow": "user,defender"}, "in any order, with commas between"),
+        ({"workflow": "a,b,c,d,e"}, "defender, enterprise, op_server, op_host, user in any order"),
+        ({"workflow": []}, "is empty"),
+        ({"workflow": ["distinct", FIRST]}, "lists already"),
+        ({"workflow": FIRST, "simulator": "cyborg"}, "simulator=own"),
+        ({"alignment": -1}, "alignment=-1"),
+    ],
+)
+def test_bad_workflows_get_a_sentence(words: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        make_game(find_game("cage2"), words, [0])
+
+
+def test_orders_are_dealt_out_over_the_worlds() -> None:
+    entry = find_game("cage2")
+    for words, count in (({"workflow": "all"}, 120), ({"workflow": "distinct"}, 65), ({"workflow": FIRST}, 1)):
+        assert entry.kinds(entry.options.read(words, "test")) == count
+    game = make_game(entry, {"workflow": list(reversed(UNITS))}, [0])
+    assert isinstance(game, Cage2)
+    assert game.rules.orders.tolist() == [[4, 3, 2, 1, 0]]
+    game = make_game(entry, {"workflow": "distinct"}, [0, 1, 65])
+    assert isinstance(game, Cage2)
+    assert game.rules.orders.tolist() == [read_order(distinct_orders(True)[i]) for i in (0, 1, 0)]
+
+
+def by_order(order: str, **options: Any) -> dict[str, Any]:
+    cast = Cast.of("cage2", {"learner": "greedy_repair", "workflow": order, "seed": 3, **options})
+    return evaluate(cast.plan, cast.spec, cast.seats, 100).summary()
+
+
+def test_greedy_repair_goes_by_the_order_it_sees() -> None:
+    game = start([FIRST, LAST])
+    table = np.zeros((1, 2, 1, BITS + 25), np.uint8)
+    game.observe(0, 0, 1, table[0])
+    for host in ("Enterprise1", "Enterprise2", "User3"):
+        table[0, :, 0, 4 * NAMES.index(host) + 3] = 1
+    player = DEFENDERS["greedy_repair"](game.spec.groups[0], 1)
+    sight = Sight(table, np.zeros((2, 1), np.int64), None, np.zeros((2, 1), np.uint64), 0.0)
+    wanted = [action_of(RESTORE, NAMES.index(host)) for host in ("Enterprise1", "User3")]
+    assert player.act(sight, 0, 1).actions[:, 0].tolist() == wanted
+    table[0, :, 0, :BITS] = 0
+    assert player.act(sight, 0, 1).actions.tolist() == [[0], [0]]
+
+
+def test_greedy_repair_needs_an_order_to_go_by() -> None:
+    with pytest.raises(ConfigError, match="workflow="):
+        Cast.of("cage2", {"learner": "greedy_repair"})
+
+
+def test_greedy_repair_is_scored_by_its_order() -> None:
+    good, bad = by_order("op_server,enterprise,op_host,defender,user"), by_order(LAST)
+    assert good["metrics"]["compliance"][0] > 0.9 > 0.5 > bad["metrics"]["compliance"][0]
+    assert good["metrics"]["fixes"][0] > 5
+    assert good["metrics"]["env_return"] == bad["metrics"]["env_return"]  # there is never more than one to repair
