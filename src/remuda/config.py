@@ -92,6 +92,9 @@ class Plan(Options):
     updates_per_episode: float = Field(1.0, gt=0, le=1000, description="gradient steps per agent and episode")
     lag: int = Field(0, ge=0, le=1, description="1: collect the next round while the last one trains")
     parallel_actions: bool = Field(True, description="all agents observe at the start of the turn")
+    warm_start: str | None = Field(
+        None, description="a run whose learners these begin as: weights, optimisers, statistics; clocks start anew"
+    )
     precision: Literal["fp32", "bf16"] = Field("fp32", description="of the matrix products")
 
     engine: str = Field("vectorized", description="where collecting and learning happen; auto: what suits the game")

@@ -19,6 +19,7 @@ from remuda.fragment import Fragment, cut
 from remuda.game import Group
 from remuda.games import find_game
 from remuda.herd import LEARNERS, assign, make_learner, make_seat, weights_sha256
+from remuda.placement.base import under
 from remuda.placement.processes import SCHEDULE, Slice, batches, split
 from remuda.policy import Choice, Policy, Sight
 from remuda.run import Run
@@ -150,6 +151,10 @@ class Replay:
         self.parts = assign(plan, spec)
         self.seats = [make_seat(part, plan, spec, "cpu") for part in self.parts]
         self.learners = [make_learner(self.parts[p], plan, spec, "cpu", (a, b)) for p, a, b in slices]
+        if plan.warm_start is not None:
+            legacy = Run(plan.warm_start).legacy()
+            for learner, (part, first, last) in zip(self.learners, slices, strict=True):
+                learner.restore({name: array[first:last] for name, array in under(legacy, f"{part}/").items()})
         self.rows = [{0: learner.rows()} for learner in self.learners]  # per slice, by version
         self.versions = [0] * len(slices)
         manner = Manner.of(plan)

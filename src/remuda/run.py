@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from remuda import checkpoint
 from remuda.config import Plan, read_yaml
 from remuda.errors import CheckpointError, RunError, first_line
 from remuda.game import GameSpec, Group
 from remuda.herd import LEARNERS, Part, assign, learner_options
+from remuda.learners.learner import COUNTS
 from remuda.policy import Policy, RandomPolicy
 from remuda.settings import complete, spec_of
 from remuda.telemetry.metrics import Table, read_table
@@ -102,6 +104,13 @@ class Run:
             shown = repr(name) if name else found[0].name
             raise CheckpointError(f"checkpoint {shown} of {self.path} is damaged or missing; {advice}")
         return wanted
+
+    def legacy(self) -> dict[str, NDArray[Any]]:
+        """What its learners have become, for others to begin with: their state, with all clocks at the start."""
+        state = checkpoint.read(self.checkpoint(), "learner")
+        return {
+            name: np.zeros_like(array) if name.rpartition("/")[2] in COUNTS else array for name, array in state.items()
+        }
 
     def policy(self, agents: Sequence[int], group: Group, device: str, name: str | None = None) -> Policy:
         """A player with the trained weights of these agents, for a group they fit."""

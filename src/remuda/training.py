@@ -24,7 +24,7 @@ from remuda import checkpoint
 from remuda.check import warm_up
 from remuda.config import Options, Plan, write_yaml
 from remuda.engines import Site, cannot_run, check_engine, choose_engine, find_engine, resolve_device, staffing
-from remuda.errors import CheckpointError, ConfigError, RunError, Stopped
+from remuda.errors import CheckpointError, ConfigError, RunError, Stopped, first_line
 from remuda.faults import Ledger
 from remuda.games import find_game, name_of, refuse_while_importing
 from remuda.herd import assign, parameters, tolerated_lag
@@ -138,6 +138,7 @@ def _go(
         stack.enter_context(one_thread_each())
         collectors, trainers = _build(site)
         facts = _facts(start_from, plan) if start_from else Facts.of_the_start()
+        legacy = Run(plan.warm_start).legacy() if plan.warm_start is not None and start_from is None else None
         stack.enter_context(_locked(folder))
         _make(folder, plan, fresh=start_from is None)
         if start_from is None:
@@ -154,6 +155,8 @@ def _go(
         if start_from:
             _restore(loop, recorder, start_from, facts)
             _forget_later(start_from)
+        elif legacy is not None:
+            _inherit(loop, legacy)
         recorder.open(facts.rounds, facts.attended)
         stack.callback(recorder.close)
         stack.enter_context(_interruptible(asked, progress))
@@ -331,6 +334,15 @@ def _restore(loop: Loop, recorder: Recorder, start_from: Path, facts: Facts) -> 
     recorder.learning.wall, recorder.learning.cpu = facts.learn
     loop.trainers.waited_s = facts.waited_s
     loop.ledger.set_aside = list(facts.set_aside)
+
+
+def _inherit(loop: Loop, legacy: Mapping[str, Any]) -> None:
+    """Begin as the learners of another run ended."""
+    try:
+        loop.trainers.restore(0, legacy)
+    except (CheckpointError, KeyError, ValueError, TypeError, IndexError, RuntimeError) as error:
+        raise ConfigError(f"warm_start={loop.plan.warm_start} does not fit this herd: {first_line(error)}") from None
+    loop.resume(0, 0, Update(0, loop.trainers.rows()))
 
 
 def _introduce(progress: Progress, loop: Loop, recorder: Recorder) -> None:

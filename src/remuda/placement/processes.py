@@ -324,7 +324,7 @@ class ProcessTrainers(Trainers):
         self._started, self._given = True, {}
         self._learned = {worker.index: self.version for worker in self._workers}
         self._took = {worker.index: self.plan.episodes_after(self.version) for worker in self._workers}
-        if self._schedule is not None and self._restored is None:
+        if self._schedule is not None and self.version == 0:
             self._schedule.write_text(json.dumps({"slices": self.slices}) + "\n", encoding="utf-8")
         elif self._schedule is not None and not self._rewind(self._schedule):
             self._give_up_schedule()
