@@ -417,10 +417,10 @@ def test_reasons_for_no_processes(monkeypatch: pytest.MonkeyPatch) -> None:
         patch.setitem(multiprocessing.current_process()._config, "daemon", True)
         assert "daemonic" in str(supervise.processes_unavailable())
     with monkeypatch.context() as patch:
-        patch.setattr(supervise, "_die_with_parent", os.abort)
+        patch.setattr(supervise, "die_with_parent", os.abort)
         assert "exit code -6" in str(supervise.processes_unavailable())
     with monkeypatch.context() as patch:
-        patch.setattr(supervise, "_die_with_parent", signal.pause)
+        patch.setattr(supervise, "die_with_parent", signal.pause)
         patch.setattr(supervise, "Limits", partial(supervise.Limits, start=0.1))
         assert "did not end within 0 s" in str(supervise.processes_unavailable())
     assert multiprocessing.active_children() == []

@@ -6,14 +6,17 @@ import errno
 import pdb
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.live import Live
-from rich.table import Table
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bar
+from rich.table import Column, Table
 from rich.text import Text
 
 import remuda
@@ -33,6 +36,11 @@ from remuda.record import record as record_episodes
 from remuda.replay import replay as replay_schedule
 from remuda.replay import replay_failure
 from remuda.run import Run, to_json
+from remuda.search import Audience, resume_search
+from remuda.search import search as search_workflows
+from remuda.search.books import is_search
+from remuda.search.options import SearchOptions, Trial
+from remuda.search.ranking import Search
 from remuda.settings import PRESETS
 from remuda.telemetry.report import make_film, play, seats_of
 from remuda.threads import cores
@@ -101,7 +109,14 @@ def resume(
     n_workers: Annotated[int | None, typer.Option(help="go on with more or fewer threads", min=1)] = None,
     as_json: Json = False,
 ) -> None:
-    """Go on with a run as if it had never stopped."""
+    """Go on with a run or a search as if it had never stopped."""
+    if is_search(run):
+        if checkpoint or engine or n_workers:
+            raise ConfigError(f"{run} is a search: it goes on as it began, without --checkpoint, --engine, --n-workers")
+        with _audience() as audience:
+            found = resume_search(run, audience)
+        _conclude_search(found, as_json)
+        return
     finished = remuda.resume(run, checkpoint_name=checkpoint, engine=engine, n_workers=n_workers)
     _conclude(finished, as_json)
 
@@ -112,6 +127,7 @@ def evaluate(
     words: Words = None,
     episodes: Annotated[int, typer.Option(help="how many", min=1)] = 100,
     epsilon: Annotated[float, typer.Option(help="share of random actions; 0 is greedy", min=0.0, max=1.0)] = 0.0,
+    sampled: Annotated[bool, typer.Option("--sampled", help="choose as in training instead of greedily")] = False,
     checkpoint: Annotated[str | None, typer.Option(help="which one, or `best`; default: the newest")] = None,
     as_json: Json = False,
 ) -> None:
@@ -123,16 +139,49 @@ def evaluate(
 
     `remuda evaluate treasurehunt 'learners={0: frozen:runs/a/0, 1: frozen:runs/b/1}'`
     """
+    if sampled and epsilon:
+        raise ConfigError(f"--sampled and --epsilon {epsilon:g} contradict each other: give one of them")
     cast = Cast.of(target, _words(words), checkpoint)
-    summary = score(cast.plan, cast.spec, cast.seats, episodes, epsilon).summary()
+    summary = score(cast.plan, cast.spec, cast.seats, episodes, None if sampled else epsilon).summary()
     if as_json:
         print(to_json(summary))
         return
     table = Table("agent", "return", "95 %", *summary["metrics"])
+    widths = summary["metrics_ci95"]
     for agent, (mean, width) in enumerate(zip(summary["mean_return"], summary["mean_return_ci95"], strict=True)):
-        table.add_row(str(agent), f"{mean:.2f}", _pm(width), *(f"{m[agent]:.2f}" for m in summary["metrics"].values()))
+        own = [f"{m[agent]:.2f} {_pm(widths[name][agent])}" for name, m in summary["metrics"].items()]
+        table.add_row(str(agent), f"{mean:.2f}", _pm(width), *own)
     Console().print(table)
     print(f"total return {summary['total_return']:.2f} {_pm(summary['total_return_ci95'])} over {episodes} episodes")
+
+
+@app.command(context_settings=ANY_FLAG)
+def search(
+    game: Annotated[str, typer.Argument(help="a game with workflows: cage2")],
+    words: Words = None,
+    method: Annotated[str | None, typer.Option(help="gp-ucb, random, halving or conditioned")] = None,
+    total_episodes: Annotated[int | None, typer.Option(help="episodes of training, over all trials")] = None,
+    compliance_threshold: Annotated[float | None, typer.Option(help="below it a trial reports no return")] = None,
+    side_by_side: Annotated[int | None, typer.Option(help="trials at once, each in a process of its own")] = None,
+    seed: Annotated[int | None, typer.Option(help="decides every random number")] = None,
+    out: Annotated[Path, typer.Option(help="the directory to write; must not exist")] = Path("search"),
+    as_json: Json = False,
+) -> None:
+    """Find the order of repair under which a trained defender does best.
+
+    `remuda search cage2 --total-episodes 100000 --compliance-threshold 0.9 --seed 1 --out DIR`
+
+    Ends with a ranking, the trained policies, tables and a page with pictures. Killed at any moment, `remuda resume
+    DIR` goes on. More options: `remuda settings`; any other word is a setting of the trials.
+    """
+    flags = {
+        "method": method, "total_episodes": total_episodes, "compliance_threshold": compliance_threshold,
+        "side_by_side": side_by_side, "seed": seed,
+    }  # fmt: skip
+    settings = {**_given(flags), **_words(words)}
+    with _audience() as audience:
+        found = search_workflows(game, settings, out, audience)
+    _conclude_search(found, as_json)
 
 
 @app.command(context_settings=ANY_FLAG)
@@ -342,6 +391,8 @@ def learners(name: Annotated[str | None, typer.Argument(help="show this learner'
 def settings() -> None:
     """List the settings of a plan, and the presets; games and learners have more."""
     _options_table(Plan)
+    print("of a search (`remuda search`)")
+    _options_table(SearchOptions)
     print("parallel={…}: the familiar switches, mapped onto engines")
     _options_table(Parallel)
     table = Table("preset", "what it sets")
@@ -407,6 +458,38 @@ def _conclude(run: Run, as_json: bool) -> None:
         f"look at {run.path} ({', '.join([*pictures, 'metrics.csv'])}), or `remuda watch {run.path} --terminal`, "
         f"or `tensorboard --logdir {run.path}`"
     )
+
+
+@contextmanager
+def _audience() -> Iterator[Audience]:
+    """A line for each trial, and on a terminal a bar for the one under way."""
+    console = Console(stderr=True, soft_wrap=True)
+    columns = (TextColumn("{task.description}"), BarColumn(None), MofNCompleteColumn(), TimeElapsedColumn())
+    with Bar(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        shown = bar.add_task("", total=None)
+
+        def watch(trial: Trial, row: dict[str, Any]) -> None:
+            text = f"trial {trial.number}: return {row['env_return']:.1f}, compliance {row['compliance']:.2f}"
+            bar.update(shown, description=text, completed=int(row["episodes"]), total=trial.episodes)
+
+        yield Audience(lambda text: bar.console.print(text, markup=False, highlight=False), watch)
+
+
+def _conclude_search(found: Search, as_json: bool) -> None:
+    if as_json:
+        print(to_json(found.result()))
+        return
+    table = Table(Column("order", overflow="fold"), "return", "95 %", "compliance", "95 %", "fixes", "trial")
+    for own in found.ranking[:10]:
+        table.add_row(
+            own.workflow, f"{own.env_return:.2f}", _pm(own.env_return_ci95), f"{own.compliance:.3f}",
+            f"± {own.compliance_ci95:.3f}", f"{own.fixes:.1f}", str(own.trial),
+        )  # fmt: skip
+    if found.ranking:
+        Console().print(table)
+    if found.books.finished:
+        print(f"chosen: {found.chosen.workflow}" if found.chosen else "none was chosen, since none passed")
+        print(f"look at {found.folder / 'search.html'}")
 
 
 def _usage_sentence(error: Exception) -> str:

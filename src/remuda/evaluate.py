@@ -48,6 +48,7 @@ class Scores:
             "total_return": float(total.mean()),
             "total_return_ci95": _half_width(total),
             "metrics": {name: values.mean(axis=0).tolist() for name, values in self.metrics.items()},
+            "metrics_ci95": {name: _half_width(values) for name, values in self.metrics.items()},
         }
 
 
@@ -119,8 +120,10 @@ def _changed(run: Run, settings: Mapping[str, Any]) -> Plan:
     return plan
 
 
-def evaluate(plan: Plan, spec: GameSpec, seats: Sequence[Seat], episodes: int, exploration: float = 0.0) -> Scores:
-    """Play test episodes 0 … episodes-1 of the plan's seed with these players."""
+def evaluate(
+    plan: Plan, spec: GameSpec, seats: Sequence[Seat], episodes: int, exploration: float | None = 0.0
+) -> Scores:
+    """Play test episodes 0 … episodes-1 of the plan's seed with these players; None: they choose as in training."""
     collectors = InlineCollectors(
         entry=find_game(plan.game),
         spec=spec,

@@ -34,6 +34,7 @@ class Stream(IntEnum):
     CHECK = 8
     TEST = 9
     OUTSIDE = 10  # episodes played by other programs
+    SEARCH = 11
 
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)

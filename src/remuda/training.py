@@ -139,7 +139,7 @@ def _go(
         collectors, trainers = _build(site)
         facts = _facts(start_from, plan) if start_from else Facts.of_the_start()
         legacy = Run(plan.warm_start).legacy() if plan.warm_start is not None and start_from is None else None
-        stack.enter_context(_locked(folder))
+        stack.enter_context(locked(folder))
         _make(folder, plan, fresh=start_from is None)
         if start_from is None:
             stack.enter_context(_withdrawn_if_refused(folder))
@@ -272,7 +272,7 @@ def _forget_later(start_from: Path) -> None:
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path) -> Iterator[None]:
     """Hold the run directory: two processes must not train one run."""
     try:
         folder.mkdir(parents=True, exist_ok=True)

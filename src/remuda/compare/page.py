@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -13,6 +12,7 @@ from rich.table import Table
 from remuda.compare.advise import Advice, time_for
 from remuda.compare.measure import Figures
 from remuda.engines import ENGINES
+from remuda.telemetry.html import figure, page, svg, table
 
 COLUMNS = (
     "engine", "episodes/s", "agent-steps/s", "100,000 episodes", "× sequential", "per worker", "memory",
@@ -20,15 +20,6 @@ COLUMNS = (
 )  # fmt: skip
 MANY = 100_000
 COLOURS = {"collecting": "#3b7dd8", "learning": "#e08a1e", "moving data": "#9b59b6", "waiting": "#d9dde3"}
-STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; color: #1d2733; max-width: 88rem; margin: 2rem auto; padding: 0 1rem }
-h1 { font-size: 1.5rem } h2 { font-size: 1.15rem; margin-top: 2.2rem }
-table { border-collapse: collapse; width: 100%; font-size: .92em; font-variant-numeric: tabular-nums }
-th, td { padding: .3rem .5rem; border-bottom: 1px solid #e3e7ec; text-align: right; white-space: nowrap }
-th:first-child, td:first-child, .words td, .words th { text-align: left } .words td:last-child { white-space: normal }
-.wide { overflow-x: auto } .predicted { background: #fff8e6 } .note { color: #5b6775 }
-svg { max-width: 100%; height: auto }
-"""
 
 
 @dataclass(frozen=True)
@@ -137,68 +128,41 @@ def html(shown: Comparison) -> str:
         f"<h1>{escape(shown.title)}: which engine?</h1>",
         f"<p>{escape(shown.machine)}<br><code>{escape(shown.command)}</code></p>",
         "<h2>Recommended here</h2>",
-        _table(("for", "use", "because"), [[a.situation, a.use, a.reason] for a in shown.advice], "words"),
+        table(("for", "use", "because"), [[a.situation, a.use, a.reason] for a in shown.advice], "words"),
         "<h2>Measured</h2>",
         '<p class="note">Every figure in this part was measured on this machine: medians, and the slowest and the '
         "fastest repeat. The share of time is that of all cores. “Per worker” is the speed-up over sequential divided "
         "by the workers. Memory is that of all processes together, what they share counted once. “First round” is the "
         "cold start: from the command to the first round learned; it is part of “100,000 episodes”.</p>",
-        _table(COLUMNS, [row(own, _alone(shown.figures)) for own in shown.figures], ""),
+        table(COLUMNS, [row(own, _alone(shown.figures)) for own in shown.figures], ""),
     ]
     if measured:
         parts += [_rates(shown, measured), _shares(measured), _memory(measured)]
     if shown.predictions:
         parts += _predicted(shown)
-    body = "\n".join(parts)
-    return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(shown.title)}: which engine?'
-        f"</title><style>{STYLE}</style></head><body>\n{body}\n</body></html>\n"
-    )
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]], kind: str) -> str:
-    cells = "".join(f"<th>{escape(name)}</th>" for name in head)
-    lines = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in line) + "</tr>" for line in rows)
-    return f'<div class="wide"><table class="{kind}"><tr>{cells}</tr>{lines}</table></div>'
-
-
-def _figure(height: float) -> tuple[Any, Any]:
-    from matplotlib.figure import Figure  # slow to import, and only pictures need it
-
-    figure = Figure(figsize=(9, height), layout="constrained")
-    axes = figure.add_subplot()
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    return figure, axes
-
-
-def _svg(figure: Any) -> str:
-    file = io.StringIO()
-    figure.savefig(file, format="svg", metadata={"Date": None})
-    text = file.getvalue()
-    return text[text.index("<svg") :]
+    return page(f"{shown.title}: which engine?", parts)
 
 
 def _bars(measured: Sequence[Figures]) -> tuple[Any, Any, list[str]]:
     names = [own.variant.name for own in measured]
-    figure, axes = _figure(0.9 + 0.32 * len(names))
+    drawn, axes = figure(0.9 + 0.32 * len(names))
     axes.invert_yaxis()
-    return figure, axes, names
+    return drawn, axes, names
 
 
 def _rates(shown: Comparison, measured: Sequence[Figures]) -> str:
-    figure, axes, names = _bars(measured)
+    drawn, axes, names = _bars(measured)
     errors = [[own.rate - own.spread[0] for own in measured], [own.spread[1] - own.rate for own in measured]]
     axes.barh(names, [own.rate for own in measured], xerr=errors, color="#3b7dd8", ecolor="#1d2733", capsize=3)
     if shown.ideal is not None:
         axes.axvline(shown.ideal, color="#c0392b", linestyle="--", label=f"ideal machine: {shown.ideal:,.0f}")
         axes.legend(loc="lower right")
     axes.set_xlabel("episodes per second (bar: median, line: slowest to fastest repeat)")
-    return _svg(figure)
+    return svg(drawn)
 
 
 def _shares(measured: Sequence[Figures]) -> str:
-    figure, axes, names = _bars(measured)
+    drawn, axes, names = _bars(measured)
     left = [0.0] * len(measured)
     for part, colour in COLOURS.items():
         widths = [100 * own.shares()[part] for own in measured]
@@ -206,18 +170,18 @@ def _shares(measured: Sequence[Figures]) -> str:
         left = [a + b for a, b in zip(left, widths, strict=True)]
     axes.set_xlabel("% of the time of all cores")
     axes.legend(ncols=4, loc="upper center", bbox_to_anchor=(0.5, 1.12), frameon=False)
-    return _svg(figure)
+    return svg(drawn)
 
 
 def _memory(measured: Sequence[Figures]) -> str:
-    figure, axes, names = _bars(measured)
+    drawn, axes, names = _bars(measured)
     axes.barh(names, [own.median("peak_bytes") / 2**20 for own in measured], color="#2d9c6f")
     axes.set_xlabel("peak memory of all processes, MiB")
-    return _svg(figure)
+    return svg(drawn)
 
 
 def _predicted(shown: Comparison) -> list[str]:
-    figure, axes = _figure(4.5)
+    drawn, axes = figure(4.5)
     for engine in dict.fromkeys(one.engine for one in shown.predictions):
         own = sorted((one.cores, one.episodes_per_s) for one in shown.predictions if one.engine == engine)
         (line,) = axes.plot(*zip(*own, strict=True), marker="o", markersize=4, linestyle="--", label=engine)
@@ -253,9 +217,9 @@ def _predicted(shown: Comparison) -> list[str]:
         '<p class="note">Nothing in this part was measured, except the diamonds: each engine’s schedule was simulated '
         "with the times measured here, on cores like these. Memory bandwidth, and whatever else cores share, is not in "
         "it; nor is a network between machines.</p>",
-        _svg(figure),
-        _table(head, rows, "predicted"),
+        svg(drawn),
+        table(head, rows, "predicted"),
         "<h2>How far off such predictions are</h2>",
         '<p class="note">The same simulation for this machine, beside what was measured on it.</p>',
-        _table(("engine", "predicted", "measured", "ratio"), here, ""),
+        table(("engine", "predicted", "measured", "ratio"), here, ""),
     ]

@@ -423,7 +423,7 @@ def processes_unavailable(rehearsal: str = "") -> str | None:
         return reason
     try:
         Memory(1).close()
-        process = process_context().Process(target=_die_with_parent, name="trial", daemon=True)
+        process = process_context().Process(target=die_with_parent, name="trial", daemon=True)
         with _environment({REHEARSE: rehearsal, **ONE_THREAD}):
             process.start()
     except (OSError, EOFError) as error:
@@ -472,7 +472,7 @@ def _let_the_fork_server_go() -> None:
         forkserver._forkserver._forkserver_alive_fd = None  # type: ignore[attr-defined]
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     """Have the kernel kill us when the process we were forked from dies, however it dies."""
     if sys.platform == "linux":
         _let_the_fork_server_go()
@@ -483,7 +483,7 @@ def _die_with_parent() -> None:
 
 def _live(job: Job, connection: Connection, life: Life) -> None:
     """The program of every worker."""
-    _die_with_parent()
+    die_with_parent()
     for number in ENDINGS:  # a terminal or a scheduler may tell all of us at once
         signal.signal(number, signal.SIG_IGN)  # our parent decides when we end, and it may have to save first
     if life.timeline is not None:

@@ -1,0 +1,151 @@
+"""Which order should a defender repair in? A search over workflows, trial by trial; it can be killed and goes on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from remuda.errors import ConfigError, RunError, Stopped, UnknownName
+from remuda.games import refuse_while_importing
+from remuda.games.cage2.game import ALL, DISTINCT
+from remuda.games.cage2.workflow import ORDERS, distinct_orders
+from remuda.placement.supervise import refuse_inside_workers
+from remuda.search import books as book_keeping
+from remuda.search.books import Books
+from remuda.search.methods import Field, propose
+from remuda.search.options import Outcome, SearchOptions
+from remuda.search.page import publish
+from remuda.search.posterior import believe, require_library
+from remuda.search.ranking import Search, rank
+from remuda.search.team import Team, Watch
+from remuda.settings import make_plan
+from remuda.telemetry.recorder import storage
+from remuda.threads import cores
+from remuda.training import locked
+
+GAMES = ("cage2",)
+SETTINGS: dict[str, Any] = {"learner": "ppo", "worlds": 100, "passes": 4, "minibatches": 8, "lr": 0.001}
+"""Of the trials, unless one says otherwise."""
+OURS = ("workflow", "warm_start", "total_episodes", "seed")
+"""Settings of a trial that the search decides itself."""
+
+
+@dataclass(frozen=True)
+class Audience:
+    """Who is told what happens: sentences, and every round of a trial in this process."""
+
+    tell: Callable[[str], None] = lambda text: None
+    watch: Watch = lambda trial, row: None
+
+
+NOBODY = Audience()
+
+
+def search(game: str, settings: Mapping[str, Any], out: Path | str, audience: Audience = NOBODY) -> Search:
+    """Search the order under which a trained defender does best; `settings` are those of the search and its trials."""
+    refuse_while_importing()
+    refuse_inside_workers()
+    if game not in GAMES:
+        raise UnknownName("game with workflows", game, GAMES)
+    folder = Path(out)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise RunError(f"{folder} exists already: choose another --out, or `remuda resume {folder}`")
+    books = _begin(game, settings)
+    with storage(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder):
+        book_keeping.write(folder, books)
+        return _go(folder, books, audience)
+
+
+def resume_search(folder: Path | str, audience: Audience = NOBODY) -> Search:
+    """Go on with a search as if it had never stopped."""
+    path = Path(folder)
+    with locked(path):
+        return _go(path, book_keeping.read(path), audience)
+
+
+def _begin(game: str, settings: Mapping[str, Any]) -> Books:
+    """Sort the settings, and refuse those no trial could run with before anything is written."""
+    own = {name: value for name, value in settings.items() if name in SearchOptions.model_fields}
+    options = SearchOptions.read(own, "the search")
+    trials = {name: value for name, value in settings.items() if name not in own}
+    for name in OURS:
+        if name in trials:
+            raise ConfigError(f"{name} is for the search to choose: leave it out")
+    trials = {**({} if "preset" in trials else SETTINGS), "pictures": False, **trials, "game": game}
+    if options.side_by_side > 1:
+        trials.setdefault("n_workers", max(1, cores() // options.side_by_side))
+    books = Books(game=game, options=options, settings=trials)
+    propose(options, _field(books), [])
+    require_library()
+    return books
+
+
+def _field(books: Books) -> Field:
+    """What there is to search, by the plan of a trial."""
+    plan = make_plan({**books.settings, "workflow": DISTINCT, "total_episodes": books.options.total_episodes})
+    counts = plan.options["foothold_counts"]
+    return Field(distinct_orders(counts), counts, plan.round_episodes, DISTINCT if counts else ALL)
+
+
+def _go(folder: Path, books: Books, audience: Audience) -> Search:
+    """Trial after trial until the episodes are spent, then score what was trained."""
+    field, before = _field(books), books.wall_s
+    began = time.perf_counter()
+    audience.tell(_introduced(books, field))
+    try:
+        with Team(folder, books.settings, books.options, audience.watch) as team:
+            while True:
+                proposing = time.perf_counter()
+                trials = propose(books.options, field, books.outcomes)
+                proposed = time.perf_counter() - proposing
+                if not trials:
+                    break
+                outcomes = team.attempt(trials)
+                books = books.model_copy(
+                    update={
+                        "outcomes": [*books.outcomes, *outcomes],
+                        "wall_s": before + time.perf_counter() - began,
+                        "proposing_s": books.proposing_s + proposed,
+                    }
+                )
+                book_keeping.write(folder, books)
+                for outcome in outcomes:
+                    audience.tell(_reported(outcome))
+    except Stopped:
+        audience.tell(f"stopped after {len(books.outcomes)} trials; go on with: remuda resume {folder}")
+        return Search(folder, books, field)
+    scoring = time.perf_counter()
+    ranking, chosen = rank(folder, books, field, audience.tell)
+    update = {
+        "finished": True,
+        "scoring_s": time.perf_counter() - scoring,
+        "wall_s": before + time.perf_counter() - began,
+    }
+    books = books.model_copy(update=update)
+    belief = believe(field.orders, books.outcomes, field.foothold_counts)
+    found = Search(folder, books, field, ranking, chosen, belief)
+    publish(found)
+    book_keeping.write(folder, books)
+    return found
+
+
+def _introduced(books: Books, field: Field) -> str:
+    why = ", since red always holds User0" if field.foothold_counts else ""
+    known = f"; going on after {len(books.outcomes)} trials" if books.outcomes else ""
+    return (
+        f"{books.game}: the {len(ORDERS)} orders are {len(field.orders)} different games{why}; "
+        f"{books.options.method}, {books.options.total_episodes:,} episodes in all{known}"
+    )
+
+
+def _reported(own: Outcome) -> str:
+    gate = "" if own.passed else ", below the threshold"
+    return (
+        f"trial {own.trial.number}: {own.trial.workflow}: {own.episodes:,} episodes, return {own.env_return:.1f}, "
+        f"compliance {own.compliance:.2f}{gate} ({own.why})"
+    )

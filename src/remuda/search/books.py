@@ -1,0 +1,72 @@
+"""The books of a search: one JSON file from which it goes on, and tables for people."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, ValidationError
+
+from remuda.config import Options
+from remuda.errors import RunError
+from remuda.run import to_json
+from remuda.search.options import Outcome, SearchOptions
+from remuda.telemetry.recorder import storage
+
+BOOKS = "search.json"
+RESULT = "result.json"
+
+
+class Books(Options):
+    """Everything a search depends on, and what has come of it."""
+
+    format: int = Field(1, ge=1, le=1)
+    game: str
+    options: SearchOptions
+    settings: dict[str, Any]  # of the trials
+    outcomes: list[Outcome] = Field(default_factory=list)
+    wall_s: float = Field(0.0, ge=0)  # so far, interruptions left out
+    proposing_s: float = Field(0.0, ge=0)
+    scoring_s: float = Field(0.0, ge=0)
+    finished: bool = False
+
+
+def is_search(folder: Path) -> bool:
+    """Whether there is a search in it."""
+    return (folder / BOOKS).is_file()
+
+
+def read(folder: Path) -> Books:
+    """The books in a directory, or a sentence about what is wrong with them."""
+    try:
+        return Books(**json.loads((folder / BOOKS).read_text(encoding="utf-8")))
+    except OSError as error:
+        raise RunError(f"{folder} is not a search: {BOOKS} cannot be read ({error.strerror})") from None
+    except (ValueError, TypeError, RecursionError) as error:
+        where = ".".join(str(part) for part in error.errors()[0]["loc"]) if isinstance(error, ValidationError) else ""
+        raise RunError(f"{folder / BOOKS} is damaged{f' at {where}' if where else ''}: begin the search anew") from None
+
+
+def write(folder: Path, books: Books) -> None:
+    """Replace the books, all at once."""
+    with storage(folder):
+        draft = folder / f".{BOOKS}.draft"
+        with draft.open("w", encoding="utf-8") as file:
+            file.write(to_json(books.model_dump(mode="json"), indent=1))
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(folder / BOOKS)
+
+
+def write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """A CSV file with a column for each name."""
+    with storage(path.parent), path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(rows[0]) if rows else [])
+        writer.writeheader()
+        for row in rows:
+            cells = {name: f"{value:.6g}" if isinstance(value, float) else value for name, value in row.items()}
+            writer.writerow(cells)
