@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from remuda.config import Plan
+from remuda.engines import check_engine, choose_engine
 from remuda.errors import ConfigError, RunError, Stopped, UnknownName
 from remuda.games import refuse_while_importing
 from remuda.games.cage2.game import ALL, DISTINCT
@@ -21,7 +23,7 @@ from remuda.search.page import publish
 from remuda.search.posterior import believe, require_library
 from remuda.search.ranking import Search, rank
 from remuda.search.team import Team, Watch
-from remuda.settings import make_plan
+from remuda.settings import make_plan, spec_of
 from remuda.telemetry.recorder import storage
 from remuda.threads import cores
 from remuda.training import locked
@@ -80,14 +82,21 @@ def _begin(game: str, settings: Mapping[str, Any]) -> Books:
     if options.side_by_side > 1:
         trials.setdefault("n_workers", max(1, cores() // options.side_by_side))
     books = Books(game=game, options=options, settings=trials)
+    plan = _plan(books)
+    check_engine(choose_engine(plan, spec_of(plan))[0])
     propose(options, _field(books), [])
     require_library()
     return books
 
 
+def _plan(books: Books) -> Plan:
+    """The plan of a trial that holds all orders."""
+    return make_plan({**books.settings, "workflow": DISTINCT, "total_episodes": books.options.total_episodes})
+
+
 def _field(books: Books) -> Field:
-    """What there is to search, by the plan of a trial."""
-    plan = make_plan({**books.settings, "workflow": DISTINCT, "total_episodes": books.options.total_episodes})
+    """What there is to search."""
+    plan = _plan(books)
     counts = plan.options["foothold_counts"]
     return Field(distinct_orders(counts), counts, plan.round_episodes, DISTINCT if counts else ALL)
 

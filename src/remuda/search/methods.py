@@ -43,7 +43,11 @@ def best(outcomes: Sequence[Outcome]) -> Outcome | None:
 
 
 def _gp_ucb(options: SearchOptions, field: Field, outcomes: Sequence[Outcome]) -> list[Trial]:
-    """The orders with the most to hope for; the more often one was tried, the less it is hoped for."""
+    """The orders with the most to hope for.
+
+    The more often one was tried, the less it is hoped for, and even less if it did not comply: that tells the process
+    nothing, so it would hope for the same one for ever.
+    """
     trials: list[Trial] = []
     imagined = list(outcomes)
     for limit in _limits(options, field, outcomes):
@@ -51,8 +55,10 @@ def _gp_ucb(options: SearchOptions, field: Field, outcomes: Sequence[Outcome]) -
         if belief is None:
             order = _any_order(options, field, [*outcomes, *trials])
         else:
-            tries = np.array([_tries(order, [*outcomes, *trials]) for order in field.orders])
-            hope = belief.mean + options.exploration * belief.std / (1 + tries)
+            tries = np.array([_tries(order, outcomes) for order in field.orders])
+            failures = np.array([_tries(order, [o for o in outcomes if not o.passed]) for order in field.orders])
+            hope = belief.mean + options.exploration * belief.std / (1 + tries) - failures * belief.spread
+            hope[[field.orders.index(trial.workflow) for trial in trials]] = -np.inf
             order = field.orders[int(hope.argmax())]
             expected = float(belief.mean[hope.argmax()])
             imagined.append(_imagined(order, expected, len(imagined)))

@@ -28,6 +28,7 @@ class Belief:
 
     mean: NDArray[np.float64]
     std: NDArray[np.float64]
+    spread: float  # of the returns it comes from
 
 
 def reported(outcomes: Sequence[Outcome]) -> dict[str, Outcome]:
@@ -48,7 +49,7 @@ def believe(orders: Sequence[str], outcomes: Sequence[Outcome], foothold_counts:
         warnings.simplefilter("ignore")  # a length at the edge of what is thought possible is no surprise
         process.fit(_points([own.trial.workflow for own in known], foothold_counts), (returns - centre) / spread)
         mean, std = process.predict(_points(orders, foothold_counts), return_std=True)
-    return Belief(centre + spread * mean, spread * std)
+    return Belief(centre + spread * mean, spread * std, spread)
 
 
 def _process(noise: NDArray[np.float64]) -> Any:

@@ -20,6 +20,7 @@ WINDOW = 10
 """Rounds over which compliance and returns are averaged."""
 LEAST_GAIN = 0.01
 """Of compliance, and as a share of the return, that counts as getting better."""
+NAMES = ("episodes", "env_return", "compliance", "fixes")
 SPENT = "its episodes are spent"
 
 
@@ -41,7 +42,7 @@ def attempt(
     history: list[Row] = []
 
     def callback(rows: list[Row]) -> bool:
-        history.append(rows[0])
+        history.append({name: float(f"{rows[0][name]:.6g}") for name in NAMES})  # as the run's table has them
         watch(rows[0])
         return not stop() and verdict(history, trial, options) is None
 
@@ -77,8 +78,7 @@ def _begun(folder: Path) -> Run | None:
 def _rows(run: Run, episodes: int) -> list[Row]:
     """What a run wrote down about its rounds, as far as its checkpoint goes."""
     table = run.metrics
-    names = ("round", "episodes", "env_return", "compliance", "fixes")
-    rows = [dict(zip(names, values, strict=True)) for values in zip(*(table[name] for name in names), strict=True)]
+    rows = [dict(zip(NAMES, values, strict=True)) for values in zip(*(table[name] for name in NAMES), strict=True)]
     return [row for row in rows if row["episodes"] <= episodes]
 
 
