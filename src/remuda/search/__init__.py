@@ -31,7 +31,7 @@ from remuda.training import locked
 GAMES = ("cage2",)
 SETTINGS: dict[str, Any] = {"learner": "ppo", "worlds": 100, "passes": 4, "minibatches": 8, "lr": 0.001}
 """Of the trials, unless one says otherwise."""
-OURS = ("workflow", "warm_start", "total_episodes", "seed")
+OURS = ("workflow", "warm_start")
 """Settings of a trial that the search decides itself."""
 
 
