@@ -149,6 +149,7 @@ def test_side_by_side_is_stopped_and_goes_on(tmp_path: Path) -> None:
         assert not Run(out / "trials" / f"{trial:04d}").finished
 
 
+@pytest.mark.slow
 def test_trials_die_with_their_search(tmp_path: Path) -> None:
     out = tmp_path / "both"
     plan = {"side_by_side": 2, "total_episodes": 40_000, "trial_episodes": 20_000}

@@ -176,11 +176,11 @@ def _posterior(found: Search) -> str:
         (known[row["workflow"]].env_return, name) for row, name in zip(rows, names, strict=True) if row["tried"]
     ]
     if tried:
-        axes.plot(*zip(*tried, strict=True), "D", color=ORANGE, markersize=4, label="reported by a trial")
+        axes.plot(*zip(*tried, strict=True), "D", color=ORANGE, markersize=4, zorder=3, label="reported by a trial")
     axes.tick_params(axis="y", labelsize=7)
     axes.margins(y=0.01)
     axes.set_xlabel("return of the environment")
-    axes.legend(loc="lower left", frameon=False)
+    axes.legend(loc="upper left", frameon=False)
     return svg(drawn)
 
 
