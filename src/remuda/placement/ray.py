@@ -45,6 +45,11 @@ from remuda.threads import cores
 
 HIRE_S = 2.0
 """Seconds between looks at how large the cluster is."""
+CALL_S = 5.0
+"""Seconds between calls to an actor: nothing else tells that one without a task is gone, or one whose outcome was
+lost with its node before we had fetched it, for which Ray waits without end."""
+FETCH_S = 10.0
+"""Longest to wait for what is said to be here; it may have had to leave again."""
 LEAST_STORE = 128 << 20
 """Bytes of object store below which Ray is not comfortable."""
 LOOPBACK = "127.0.0.1"
@@ -157,6 +162,7 @@ class Hand:
     dealt: deque[Dealt] = field(default_factory=deque)  # the first of them is being played
     verdict: Any = None  # reference to a word that tells whether it lives, where that is in doubt
     asked: Any = None  # reference to its answer how far it is
+    called: float = field(default_factory=time.monotonic)  # when it was last asked
     turns: int = -1  # begun when it last answered
     turn: int = 0
     heard: float = field(default_factory=time.monotonic)  # when it was last seen to get on
@@ -313,7 +319,9 @@ class RayCollectors(Collectors):
     def _hear(self, hand: Hand, reference: Any) -> None:
         errors = self._ray.exceptions
         try:
-            value = self._ray.get(reference)
+            value = self._ray.get(reference, timeout=FETCH_S)
+        except errors.GetTimeoutError:
+            return  # if its actor lives it comes again, else the next call tells
         except errors.RayTaskError as error:  # not the game's, which comes with the outcome
             raise WorkerError(f"{hand.name}: {first_line(error.cause)}\n{error}") from None
         except errors.ActorUnavailableError:  # cut off: it, its node or only the line
@@ -331,7 +339,8 @@ class RayCollectors(Collectors):
             hand.dealt.clear()
         elif reference == hand.hello:
             hand.node, hand.idle_since = value, time.monotonic()
-            if self._begun:
+            assert self._cluster is not None
+            if self._begun or not self._cluster.ours:
                 self._say(f"{hand.name} joined on node {hand.node}")
         elif reference == hand.asked:
             hand.asked = None
@@ -352,19 +361,18 @@ class RayCollectors(Collectors):
         self._deal()
 
     def _look_for_silence(self) -> None:
-        """Ask those who have played long how far they are; who does not get on is ended."""
+        """Ask everybody now and then how far they are; who does not get on is ended, who is gone is missed."""
         now, limit = time.monotonic(), self.limits.turn
+        often = min(CALL_S, limit / 4)
         if now - self._listened > 4 * LOOK_UP_S:  # we were busy, or stopped together with everybody
             for hand in self.hands:
                 hand.heard = now
         self._listened = now
         for hand in list(self.hands):
-            if not hand.dealt or now - hand.heard < limit / 2:
-                continue
-            if now - hand.heard > limit:
+            if hand.dealt and now - hand.heard > limit:
                 self._lose(hand, f"was silent for {now - hand.heard:.0f} s and was ended", its_node=False)
-            elif hand.asked is None:
-                hand.asked = hand.actor.progress.options(concurrency_group=WATCH).remote()
+            elif hand.node and hand.asked is None and hand.verdict is None and now - hand.called > often:
+                hand.asked, hand.called = hand.actor.progress.options(concurrency_group=WATCH).remote(), now
 
     def _died_with_its_node(self, hand: Hand, error: Exception) -> bool:
         """Whether it is no fault of the game's."""
