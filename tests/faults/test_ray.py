@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
@@ -132,6 +133,32 @@ def test_an_actor_that_dies_is_replaced(faulty: Any, undisturbed: Any, tmp_path:
     assert "replaced" in (run.path / "console.log").read_text()
     with pytest.raises(remuda.RemudaError, match="kept no actions: they were lost with actor-"):
         remuda.replay.replay_failure(run.path, 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["kill", "raise"])
+def test_a_replacement_that_cannot_start_is_replaced_too(
+    faulty: Any, undisturbed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """An actor is killed over a game, the next one while it starts: only those of the beginning end a run by that."""
+    first, second = tmp_path / "trap", tmp_path / "another"
+
+    class Fragile(placement.Actor):
+        def __init__(self, *args: Any) -> None:
+            if first.exists() and not second.exists():
+                second.touch()
+                if how == "kill":
+                    os.kill(os.getpid(), signal.SIGKILL)
+                raise OSError("no space left on this node")
+            super().__init__(*args)
+
+    monkeypatch.setattr(placement, "Actor", Fragile)
+    monkeypatch.setattr(placement, "REST_S", 0.1)
+    run = faulty(fault="kill", fault_file=str(first), n_workers=1)
+    assert run.result["weights_sha256"] == undisturbed(24)
+    assert run.result["failures"]["episodes_failed"] == 1
+    assert sum(helper["restarts"] for helper in run.result["processes"]) == 2
+    assert "actor-0 could not start: " in (run.path / "console.log").read_text()
 
 
 @pytest.mark.slow

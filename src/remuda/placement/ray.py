@@ -46,10 +46,11 @@ from remuda.threads import cores
 HIRE_S = 2.0
 """Seconds between looks at how large the cluster is."""
 CALL_S = 5.0
-"""Seconds between calls to an actor: nothing else tells that one without a task is gone, or one whose outcome was
-lost with its node before we had fetched it, for which Ray waits without end."""
+"""Seconds between calls to an actor: only they tell that one is gone that has no task, or whose outcome Ray lost."""
 FETCH_S = 10.0
 """Longest to wait for what is said to be here; it may have had to leave again."""
+REST_S = 30.0
+"""Seconds before an actor that could not start is tried again: its node may be unfit, and says so every time."""
 LEAST_STORE = 128 << 20
 """Bytes of object store below which Ray is not comfortable."""
 LOOPBACK = "127.0.0.1"
@@ -209,6 +210,7 @@ class RayCollectors(Collectors):
         self._weights: dict[Purpose, Weights] = {}
         self._published = 0
         self._known: dict[str, Hand] = {}  # the last one of every name
+        self._resting: dict[str, float] = {}  # names not to be hired again before some time
         self._looked = 0.0  # when we last looked how large the cluster is
         self._listened = 0.0  # when we last looked for silence
         self._begun = False
@@ -245,7 +247,8 @@ class RayCollectors(Collectors):
         """Have as many actors as are wanted; Ray finds them a node, as soon as one has room."""
         self._looked = time.monotonic()
         names = (f"actor-{number}" for number in range(self._wanted()))
-        missing = [name for name in names if name not in {hand.name for hand in self.hands}]
+        there = {hand.name for hand in self.hands}
+        missing = [name for name in names if name not in there and self._resting.get(name, 0.0) < self._looked]
         for name in missing:
             assert self._cluster is not None
             actor = self._cluster.hire(Actor, name, sys.path, self.plan, self.parts, self.spec, self.device)
@@ -307,6 +310,7 @@ class RayCollectors(Collectors):
         by_reference = {reference: hand for hand in self.hands for reference in hand.references}
         with span("wait"):
             wait_s = max(0.0, min(LOOK_UP_S, timeout_s))
+            time.sleep(0.0 if by_reference else wait_s)  # all may rest, and Ray does not wait for nobody
             done, others = self._ray.wait(list(by_reference), num_returns=1, timeout=wait_s)
         if done and others:
             done += self._ray.wait(others, num_returns=len(others), timeout=0)[0]
@@ -317,21 +321,12 @@ class RayCollectors(Collectors):
         return bool(done) or timeout_s > 0
 
     def _hear(self, hand: Hand, reference: Any) -> None:
-        errors = self._ray.exceptions
         try:
             value = self._ray.get(reference, timeout=FETCH_S)
-        except errors.GetTimeoutError:
+        except self._ray.exceptions.GetTimeoutError:
             return  # if its actor lives it comes again, else the next call tells
-        except errors.RayTaskError as error:  # not the game's, which comes with the outcome
-            raise WorkerError(f"{hand.name}: {first_line(error.cause)}\n{error}") from None
-        except errors.ActorUnavailableError:  # cut off: it, its node or only the line
-            hand.verdict = hand.actor.hello.remote()
-            return
-        except errors.RayError as error:
-            own = self._died_with_its_node(hand, error)
-            if not hand.node and not own:  # what its beginning came to stands in the last line
-                raise WorkerError(f"{hand.name} could not start: {str(error).strip().splitlines()[-1]}") from None
-            self._lose(hand, first_line(error), own)
+        except self._ray.exceptions.RayError as error:
+            self._hear_of_trouble(hand, error)
             return
         if reference == hand.verdict:
             self._waiting.extendleft(dealt.task for dealt in reversed(hand.dealt))
@@ -349,6 +344,25 @@ class RayCollectors(Collectors):
             hand.turns, hand.turn = value
         else:
             self._done(hand, reference, value)
+
+    def _hear_of_trouble(self, hand: Hand, error: Any) -> None:
+        """A program that is wrong ends the run; all else costs the actor, if it is gone."""
+        errors = self._ray.exceptions
+        why, its_node = first_line(error), self._died_with_its_node(hand, error)
+        if isinstance(error, errors.RayTaskError):  # not the game's, which comes with the outcome
+            if not isinstance(error.cause, errors.RayError) or type(error.cause) is errors.RayError:
+                raise WorkerError(f"{hand.name}: {first_line(error.cause)}\n{error}") from None
+            why = f"got no further: {first_line(error.cause)}"  # Ray's own error: the node may be going down
+        elif isinstance(error, errors.ActorUnavailableError):  # cut off: it, its node or only the line
+            hand.verdict = hand.actor.hello.remote()
+            return
+        elif not hand.node and not its_node:
+            raised = getattr(error, "actor_init_failed", False)
+            why = f"could not start: {str(error).strip().splitlines()[-1] if raised else why}"
+            if raised and not self._begun:
+                raise WorkerError(f"{hand.name} {why}") from None
+            self._resting[hand.name] = time.monotonic() + REST_S * self._begun
+        self._lose(hand, why, its_node)
 
     def _done(self, hand: Hand, reference: Any, outcome: Outcome) -> None:
         dealt = next(dealt for dealt in hand.dealt if dealt.reference == reference)
@@ -538,10 +552,6 @@ class Cluster:
     def room(self) -> int:
         """Actors the cluster has room for, at least one."""
         return max(1, min((int(has // self.each[name]) for name, has in self.has().items()), default=cores()))
-
-    def nodes(self) -> int:
-        """Nodes that are alive."""
-        return sum(node["Alive"] for node in self._ray.nodes())
 
     def has_node(self, name: str) -> bool:
         """Whether a node is alive."""
