@@ -39,9 +39,10 @@ from remuda.placement.base import Collectors, Delivery, Helper, Rows, Spent
 from remuda.placement.pool import AHEAD, task_size
 from remuda.placement.slots import Layout
 from remuda.placement.supervise import LOOK_UP_S, RESTARTS, Limits
+from remuda.placement.worker import rehearse
 from remuda.telemetry.processes import family
 from remuda.telemetry.timeline import span
-from remuda.threads import cores
+from remuda.threads import cores, one_thread_each
 
 HIRE_S = 2.0
 """Seconds between looks at how large the cluster is."""
@@ -102,6 +103,8 @@ class Actor:
         self.players = Players(
             find_game(plan.game), plan.options, self.manner, lambda game: Player(game, self.seats, self.manner)
         )
+        with suppress(Exception), one_thread_each():  # what is compiled or loaded on first use is no turn's fault
+            rehearse(plan, spec)
         self._loaded = -1  # number of the weights
         self._turns = 0  # begun, in all
         self._turn = 0  # of the task
@@ -129,7 +132,8 @@ class Actor:
         failure = None
         try:
             player = self.players.begin(task)
-            fragments, flaws = player.play(out, self._before_turn), player.flaws
+            with span("collect"):
+                fragments, flaws = player.play(out, self._before_turn), player.flaws
         except GameError as error:
             self.players.forget(task)
             failure = Failure.of(task, self.name, error.turn, f"{self.name}: {error}", trace_of(error), out)
@@ -248,8 +252,7 @@ class RayCollectors(Collectors):
         self._looked = time.monotonic()
         names = (f"actor-{number}" for number in range(self._wanted()))
         there = {hand.name for hand in self.hands}
-        missing = [name for name in names if name not in there and self._resting.get(name, 0.0) < self._looked]
-        for name in missing:
+        for name in [name for name in names if name not in there and self._resting.get(name, 0.0) < self._looked]:
             assert self._cluster is not None
             actor = self._cluster.hire(Actor, name, sys.path, self.plan, self.parts, self.spec, self.device)
             before = self._known.get(name)
@@ -334,8 +337,7 @@ class RayCollectors(Collectors):
             hand.dealt.clear()
         elif reference == hand.hello:
             hand.node, hand.idle_since = value, time.monotonic()
-            assert self._cluster is not None
-            if self._begun or not self._cluster.ours:
+            if self._begun or self.plan.address:
                 self._say(f"{hand.name} joined on node {hand.node}")
         elif reference == hand.asked:
             hand.asked = None
@@ -376,8 +378,7 @@ class RayCollectors(Collectors):
 
     def _look_for_silence(self) -> None:
         """Ask everybody now and then how far they are; who does not get on is ended, who is gone is missed."""
-        now, limit = time.monotonic(), self.limits.turn
-        often = min(CALL_S, limit / 4)
+        now, limit, often = time.monotonic(), self.limits.turn, min(CALL_S, self.limits.turn / 4)
         if now - self._listened > 4 * LOOK_UP_S:  # we were busy, or stopped together with everybody
             for hand in self.hands:
                 hand.heard = now
