@@ -213,7 +213,7 @@ def choose_engine(plan: Plan, spec: GameSpec) -> tuple[Plan, str]:
     """The plan with an engine in place of `auto`, and why that one; other plans as they are."""
     if plan.engine != AUTO:
         return plan, ""
-    if find_game(plan.game).together:
+    if find_game(plan.game).plays_together(plan.options):
         engine, why = "vectorized", "the game plays many worlds at once"
     elif reason := processes_unavailable(script(plan, spec)):
         engine, why = "sequential", f"worker processes cannot be had here: {reason}"

@@ -176,8 +176,15 @@ class GameEntry:
     """Scripted players made for this game, by name; each is made for a group and a number of agents."""
     kinds: Callable[[Any], int] = kinds_of_worlds
     """How many different worlds there are with these options; world w is the same as world w % kinds."""
-    together: bool = True
-    """Whether many worlds in one process are cheaper than one by one; False for a simulator that has only one."""
+    together: bool | Callable[[Any], bool] = True
+    """Whether many worlds in one process are cheaper than one by one; False for a simulator that has only one.
+
+    A function says so by the options, where they decide it.
+    """
+
+    def plays_together(self, options: Mapping[str, Any]) -> bool:
+        """`together` with these options."""
+        return self.together(check_options(self, options)) if callable(self.together) else self.together
 
 
 def make_game(entry: GameEntry, options: Mapping[str, Any], worlds: Sequence[int]) -> Game:

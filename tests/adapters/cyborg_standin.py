@@ -165,9 +165,7 @@ class EnumActionWrapper:
 
 def install(folder: Path, patch: pytest.MonkeyPatch) -> None:
     """Make `import CybORG` find all this."""
-    scenarios = folder / "Shared" / "Scenarios"
-    scenarios.mkdir(parents=True)
-    (scenarios / "Scenario2.yaml").write_text("Agents: {}\n")
+    _write_scenario(folder)
     package, agents, wrappers = (ModuleType(f"CybORG{part}") for part in ("", ".Agents", ".Agents.Wrappers"))
     package.__file__ = str(folder / "__init__.py")
     vars(package).update(CybORG=CybORG, Agents=agents)
@@ -179,3 +177,23 @@ def install(folder: Path, patch: pytest.MonkeyPatch) -> None:
         patch.setitem(sys.modules, module.__name__, module)
     patch.setattr(CybORG, "made", 0)
     patch.setattr(CybORG, "asked", 0)
+
+
+def write(folder: Path) -> None:
+    """The same as a package on disk, for processes of their own."""
+    _write_scenario(folder)
+    names = {
+        "__init__.py": "CybORG",
+        "Agents/__init__.py": "B_lineAgent, GreenAgent, RedMeanderAgent, SleepAgent",
+        "Agents/Wrappers/__init__.py": "BlueTableWrapper, EnumActionWrapper",
+    }
+    for file, classes in names.items():
+        path = folder / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"from cyborg_standin import {classes}\n")
+
+
+def _write_scenario(folder: Path) -> None:
+    scenarios = folder / "Shared" / "Scenarios"
+    scenarios.mkdir(parents=True)
+    (scenarios / "Scenario2.yaml").write_text("Agents: {}\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,6 +17,7 @@ import remuda
 from remuda import rng
 from remuda.adapters.worlds import Simulators
 from remuda.check import check
+from remuda.engines import choose_engine
 from remuda.errors import ConfigError
 from remuda.evaluate import evaluate
 from remuda.game import make_game
@@ -23,6 +25,7 @@ from remuda.games import find_game
 from remuda.games.cage2.game import METRICS
 from remuda.games.cage2.network import ANALYSE, NAMES, RESTORE, VERBS, action_name, action_of
 from remuda.herd import assign, make_seat
+from remuda.placement.pool import task_size
 from remuda.rng import Stream
 from remuda.settings import make_plan, spec_of
 
@@ -34,6 +37,16 @@ APACHE, SMSS = VERBS.index("DecoyApache"), VERBS.index("DecoySmss")
 def cyborg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> type[original.CybORG]:
     original.install(tmp_path / "CybORG", monkeypatch)
     return original.CybORG
+
+
+@pytest.fixture
+def cyborg_for_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The stand-in as files, which worker processes find too."""
+    original.write(tmp_path / "installed" / "CybORG")
+    monkeypatch.syspath_prepend(tmp_path / "installed")
+    yield
+    for name in [name for name in sys.modules if name.partition(".")[0] == "CybORG"]:
+        del sys.modules[name]
 
 
 def make(worlds: int = 1, **options: Any) -> Simulators:
@@ -232,17 +245,30 @@ def test_scripted_defenders_and_trained_ones_are_scored_there(tmp_path: Path, cl
     assert "hosts_entered" in cli("evaluate", run.path, "--episodes", "3", "simulator=cyborg", "true_state=step").out
 
 
-@pytest.mark.usefixtures("cyborg")
-def test_it_can_be_trained_in(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("cyborg_for_all")
+def test_it_can_be_trained_in_on_every_engine(tmp_path: Path) -> None:
     settings: dict[str, Any] = {
         "learner": "ppo", "steps": 8, "worlds": 3, "total_episodes": 6, "evaluate_episodes": 1, "layers": [8],
-        "device": "cpu", "pictures": False, "quiet": True, "deterministic": True, "simulator": "cyborg",
+        "device": "cpu", "pictures": False, "quiet": True, "simulator": "cyborg", "n_workers": 2,
     }  # fmt: skip
-    shas = {
-        remuda.train("cage2", out=tmp_path / engine, engine=engine, **settings).result["weights_sha256"]
-        for engine in ("sequential", "vectorized")
-    }
-    assert len(shas) == 1
+
+    def train(engine: str, deterministic: bool = True) -> dict[str, Any]:
+        return remuda.train(
+            "cage2", out=tmp_path / engine, engine=engine, deterministic=deterministic, **settings
+        ).result
+
+    waiting = [train(engine) for engine in ("sequential", "vectorized", "executor", "sync", "auto")]
+    assert len({result["weights_sha256"] for result in waiting}) == 1
+    free = train("actor-learner", deterministic=False)
+    assert all(result["failures"]["episodes_failed"] == 0 for result in (*waiting, free))
+
+
+@pytest.mark.usefixtures("cyborg")
+def test_auto_knows_that_the_original_plays_one_world_at_a_time() -> None:
+    for simulator, engine in (("own", "vectorized"), ("cyborg", "executor")):
+        plan = make_plan({"game": "cage2", "learner": "ppo", "engine": "auto", "simulator": simulator})
+        assert choose_engine(plan, spec_of(plan))[0].engine == engine
+        assert task_size(plan, workers=4) == (4 if engine == "vectorized" else 1)
 
 
 def test_without_it_one_sentence_says_where_it_is(monkeypatch: pytest.MonkeyPatch, cli: Any) -> None:

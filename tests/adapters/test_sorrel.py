@@ -192,11 +192,11 @@ def test_engines_that_wait_agree_to_the_bit(tmp_path: Path, learner: str) -> Non
     own: dict[str, Any] = {"iqn": {"layer": 8, "frames": 2, "batch_size": 4, "memory": 64}, "ppo": {"layers": [8]}}
     settings: dict[str, Any] = {
         "learner": learner, "worlds": 3, "total_episodes": 9, "evaluate_episodes": 2, "device": "cpu", "quiet": True,
-        "pictures": False, "deterministic": True, "runners": 1, **own[learner],
+        "pictures": False, "deterministic": True, "runners": 1, "n_workers": 2, **own[learner],
     }  # fmt: skip
     shas = {
         remuda.train("sorrel_standin:ENTRY", out=tmp_path / engine, engine=engine, **settings).result["weights_sha256"]
-        for engine in ("sequential", "vectorized")
+        for engine in ("sequential", "vectorized", "executor", "sync")
     }
     assert len(shas) == 1
 

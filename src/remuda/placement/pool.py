@@ -28,7 +28,8 @@ LOOP = "loop"  # who owns a slot that is filled and not yet given back
 
 def task_size(plan: Plan, workers: int) -> int:
     """Episodes in a task: a worker's share of the worlds where a game plays many at once, else one."""
-    return min(plan.round_episodes, -(-plan.worlds // workers)) if find_game(plan.game).together else 1
+    together = find_game(plan.game).plays_together(plan.options)
+    return min(plan.round_episodes, -(-plan.worlds // workers)) if together else 1
 
 
 @dataclass

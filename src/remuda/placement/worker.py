@@ -214,7 +214,8 @@ def rehearse(plan: Plan, spec: GameSpec) -> None:
     are forked.
     """
     entry = find_game(plan.game)
-    game = make_game(entry, plan.options, [0, 0]) if entry.together else StandIn(spec, 2)
+    together = entry.plays_together(plan.options)
+    game = make_game(entry, plan.options, [0, 0]) if together else StandIn(spec, 2)
     seats = [make_seat(part, plan, spec, "cpu") for part in assign(plan, spec)]
     for seat in seats:
         seat.policy.load(seat.policy.rows, UNVERSIONED)

@@ -380,4 +380,5 @@ ENTRY = GameEntry(
     make=_make,
     players=DEFENDERS,
     kinds=_kinds,
+    together=lambda options: options.simulator == "own",
 )
