@@ -7,7 +7,8 @@ from importlib import import_module
 
 NAMES = (
     "worlds", "collecting", "updates", "memory", "engines", "transport", "two_cores", "cage2", "cage2_training",
-    "comparison", "learning", "two_cores_learning", "cage2_learning", "workflows", "workflow_search",
+    "comparison", "peers", "rivals", "learning", "two_cores_learning", "cage2_learning", "workflows",
+    "workflow_search",
 )  # fmt: skip
 ALONE = ("soak",)
 """An hour each: only when named."""

@@ -66,6 +66,7 @@ class Simulators(Game):
         super().__init__(spec, len(worlds))
         self._worlds = worlds
         self._turns = np.zeros(len(worlds), np.int64)
+        self._begins = any(type(world).begin is not World.begin for world in worlds)
 
     def reset(self, worlds: NDArray[np.int64], keys: Keys) -> None:
         """Seed each world by its key: the same key, the same episode."""
@@ -79,7 +80,7 @@ class Simulators(Game):
 
     def begin(self) -> None:
         """Open the turn of each world."""
-        for w, world in enumerate(self._worlds):
+        for w, world in enumerate(self._worlds if self._begins else ()):
             if not self.over[w]:
                 world.begin()
                 self._receive(w)
@@ -108,7 +109,8 @@ class Simulators(Game):
             for i in range(first, last):
                 if world.alive[number + i]:
                     world.act(number + i, int(actions[w, i - first]))
-            self._receive(w)
+            if self.spec.in_turn:  # else nobody looks before the turn ends
+                self._receive(w)
 
     def end(self) -> None:
         """Close the turn of each world, and cut off what lasts longer than the spec allows."""
