@@ -97,7 +97,14 @@ def begun(out: Path, trial: int) -> bool:
     return any((out / "trials" / f"{trial:04d}" / "checkpoints").glob("[0-9]*"))
 
 
-@pytest.mark.parametrize(("number", "trial"), [(signal.SIGKILL, 0), (signal.SIGKILL, 2), (signal.SIGINT, 1)])
+@pytest.mark.parametrize(
+    ("number", "trial"),
+    [
+        (signal.SIGKILL, 2),
+        pytest.param(signal.SIGKILL, 0, marks=pytest.mark.slow),
+        pytest.param(signal.SIGINT, 1, marks=pytest.mark.slow),
+    ],
+)
 def test_a_search_that_is_killed_goes_on_as_if_it_had_not_been(
     whole: Search, tmp_path: Path, number: int, trial: int
 ) -> None:
@@ -130,6 +137,7 @@ def test_side_by_side_each_trial_is_what_it_would_be_alone(tmp_path: Path) -> No
     assert outcomes(alone.folder) == outcomes(both.folder)[:1]
 
 
+@pytest.mark.slow
 def test_side_by_side_is_stopped_and_goes_on(tmp_path: Path) -> None:
     out = tmp_path / "both"
     with subprocess.Popen(
@@ -147,6 +155,8 @@ def test_side_by_side_is_stopped_and_goes_on(tmp_path: Path) -> None:
     assert outcomes(out) == []
     for trial in (0, 1):
         assert not Run(out / "trials" / f"{trial:04d}").finished
+    assert resume_search(out).books.finished
+    assert sum(own["episodes"] for own in outcomes(out)) == 4000
 
 
 @pytest.mark.slow
