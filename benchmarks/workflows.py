@@ -26,7 +26,10 @@ SEEDS = 3
 FIVE = 5
 EPISODES = 40_000  # of one policy for all, and of five for one each together
 TESTED = 500
-SETTINGS = ("learner=ppo", "passes=4", "minibatches=8", "n_workers=1", "pictures=false", "checkpoint_every=1000000")
+SETTINGS = (
+    "learner=ppo", "passes=4", "minibatches=8", "alignment=100", "n_workers=1", "pictures=false",
+    "checkpoint_every=1000000",
+)  # fmt: skip
 BASELINES = ("react_remove", "react_restore", "react_mixed", "greedy_repair")
 
 
