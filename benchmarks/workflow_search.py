@@ -1,7 +1,8 @@
 """Which search finds the better order of repair? CAGE 2, equal budgets, scored on fresh episodes.
 
 Each method chooses an order by what it saw while it trained; what is printed is the return of that order's policy on
-episodes nobody saw before. The interval over seeds contains the luck of training, the ± behind a seed does not.
+episodes nobody saw before. The interval over seeds (Student's t) contains the luck of training, the ± behind a seed
+does not.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.stats import t
 
 from benchmarks.harness import machine, remuda
-from remuda.evaluate import INTERVAL
 from remuda.telemetry.recorder import standard_error
 from remuda.threads import cores
 
@@ -50,5 +51,5 @@ def main() -> None:
     for method in METHODS:
         own = [found for (name, _), found in zip(jobs, results, strict=True) if name == method]
         returns = np.array([found["chosen"]["env_return"] for found in own if found["chosen"]])
-        width = INTERVAL * float(standard_error(returns)) if len(returns) > 1 else float("nan")
+        width = t.ppf(0.975, len(returns) - 1) * float(standard_error(returns)) if len(returns) > 1 else float("nan")
         print(f"  {method}: {returns.mean():.2f} ± {width:.2f} over {len(returns)} seeds that chose one")

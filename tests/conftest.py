@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 import torch
 
@@ -18,6 +19,8 @@ from remuda.cli import main
 from remuda.placement.ray import Cluster, require_ray
 from remuda.settings import make_plan
 
+hypothesis.settings.register_profile("untimed", deadline=None)  # machines are slow now and then
+hypothesis.settings.load_profile("untimed")
 torch.set_num_threads(1)  # two on a busy two-core machine make tiny products many times slower
 
 TINY: dict[str, Any] = {
