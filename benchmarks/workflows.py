@@ -1,4 +1,4 @@
-"""Does a defender follow the order it is told? One policy for all orders of CAGE 2, and one for each of five.
+"""Does a defender follow the order it is told? One policy for all orders of CAGE 2, for five, and for each of the five.
 
 The five lie far apart among the 65 different games. Evaluated on fresh episodes, actions drawn as in training; then
 one policy is told one order and judged by another.
@@ -10,7 +10,6 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -24,10 +23,11 @@ from remuda.threads import cores
 
 SEEDS = 3
 FIVE = 5
-EPISODES = 40_000  # of one policy for all, and of five for one each together
+EPISODES = 40_000  # of one policy for many, and of five for one each together
+STRICT = "violation_penalty=8"
 TESTED = 500
 SETTINGS = (
-    "learner=ppo", "passes=4", "minibatches=8", "alignment=100", "n_workers=1", "pictures=false",
+    "learner=ppo", "passes=4", "minibatches=8", "n_workers=1", "pictures=false",
     "checkpoint_every=1000000",
 )  # fmt: skip
 BASELINES = ("react_remove", "react_restore", "react_mixed", "greedy_repair")
@@ -97,41 +97,38 @@ def main() -> None:
         own, width = told["metrics"]["env_return"][0], told["metrics_ci95"]["env_return"][0]
         print(f"  {name}: return {own:.1f} ± {width:.1f}", flush=True)
     with tempfile.TemporaryDirectory() as text, ThreadPoolExecutor(cores()) as pool:
-        folder = Path(text)
-        jobs: list[tuple[tuple[str, ...], int, Path]] = []
+        jobs = [
+            (words, seed, Path(text) / f"{i}-{seed}") for seed in range(SEEDS) for i, words in enumerate(plans(orders))
+        ]
+        runs = list(pool.map(lambda job: trained(*job), jobs))
         for seed in range(SEEDS):
-            all_of_them = ("workflow=distinct", "worlds=130", f"total_episodes={EPISODES}")
-            jobs.append((all_of_them, seed, folder / f"all-{seed}"))
-            for i, order in enumerate(orders):
-                words = (f"workflow={order}", "worlds=100", f"total_episodes={EPISODES // FIVE}")
-                jobs.append((words, seed, folder / f"{i}-{seed}"))
-        runs: list[str] = list(pool.map(lambda job: trained(*job), jobs))
-        report(runs, orders)
+            report(seed, runs[seed * (FIVE + 2) : (seed + 1) * (FIVE + 2)], orders)
 
 
-def report(runs: list[str], orders: list[str]) -> None:
-    """What came of the runs: for each seed one policy for all, then those for one each."""
-    returns: dict[str, list[Any]] = {"one for all": [], "one for each": []}
-    for seed in range(SEEDS):
-        own = runs[seed * (FIVE + 1) : (seed + 1) * (FIVE + 1)]
-        print(f"  seed {seed}, one policy for all 65, {EPISODES:,} episodes", flush=True)
-        for order in orders:
-            got = scores(own[0], order)
-            returns["one for all"].append((got["env_return"], got["compliance"]))
-            print(line(order, got), flush=True)
-        print(f"  seed {seed}, one policy for each, {EPISODES // FIVE:,} episodes each", flush=True)
-        for i, order in enumerate(orders):
-            got = scores(own[1 + i], order)
-            returns["one for each"].append((got["env_return"], got["compliance"]))
-            print(line(order, got), flush=True)
-    for name, pairs in returns.items():
-        env, compliance = np.array(pairs).T
-        worst = compliance.min()
-        print(f"  {name}: mean return {env.mean():.1f}, mean compliance {compliance.mean():.3f}, worst {worst:.3f}")
-    print("  told (rows) and judged by (columns) the same five orders, compliance of the policy for all, seed 0")
-    for told in orders:
-        print(
-            "    "
-            + " ".join(f"{scores(runs[0], judged, told)['compliance']:.2f}" for judged in orders)
-            + f"  told {told}"
-        )
+def plans(orders: list[str]) -> list[tuple[str, ...]]:
+    """One policy for all orders, one for five of them that pays for every violation, and one for each."""
+    each = [(f"workflow={order}", "worlds=100", f"total_episodes={EPISODES // FIVE}") for order in orders]
+    return [
+        ("workflow=distinct", "worlds=130", f"total_episodes={EPISODES}"),
+        (f"workflow={orders}", "worlds=100", STRICT, f"total_episodes={EPISODES}"),
+        *each,
+    ]
+
+
+def report(seed: int, runs: list[str], orders: list[str]) -> None:
+    """What came of a seed's runs."""
+    for_all, for_five, *for_each = runs
+    titles = {
+        f"one policy for all 65, {EPISODES:,} episodes": [for_all] * FIVE,
+        f"one policy for these five, {EPISODES:,} episodes, {STRICT}": [for_five] * FIVE,
+        f"one policy for each, {EPISODES // FIVE:,} episodes each": for_each,
+    }
+    for title, own in titles.items():
+        print(f"  seed {seed}, {title}", flush=True)
+        for run, order in zip(own, orders, strict=True):
+            print(line(order, scores(run, order)), flush=True)
+    for title, run in zip(titles, (for_all, for_five), strict=False):
+        print(f"  seed {seed}, {title}: compliance when told (rows) and judged by (columns) these orders")
+        for told in orders:
+            row = [scores(run, judged, told)["compliance"] for judged in orders]
+            print("    " + " ".join(f"{own:.2f}" for own in row) + f"  told {told}", flush=True)
