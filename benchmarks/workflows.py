@@ -24,7 +24,7 @@ from remuda.threads import cores
 SEEDS = 3
 FIVE = 5
 EPISODES = 40_000  # of one policy for many, and of five for one each together
-STRICT = "violation_penalty=8"
+STRICT = "alignment=100"
 TESTED = 500
 SETTINGS = (
     "learner=ppo", "passes=4", "minibatches=8", "n_workers=1", "pictures=false",
@@ -106,7 +106,7 @@ def main() -> None:
 
 
 def plans(orders: list[str]) -> list[tuple[str, ...]]:
-    """One policy for all orders, one for five of them that pays for every violation, and one for each."""
+    """One policy for all orders, one for five of them that is paid more for obeying, and one for each."""
     each = [(f"workflow={order}", "worlds=100", f"total_episodes={EPISODES // FIVE}") for order in orders]
     return [
         ("workflow=distinct", "worlds=130", f"total_episodes={EPISODES}"),
