@@ -9,7 +9,7 @@ import numpy as np
 GAMES: dict[str, dict[str, Any]] = {
     "mpe2.simple_tag_v3:parallel_env": {"max_cycles": 8},  # agents of unequal shape
     "pettingzoo:butterfly/knights_archers_zombies-v11": {"max_cycles": 25, "spawn_delay": 2},  # who die
-    "pettingzoo:classic/tictactoe-v3": {},  # one after another, with masks
+    "pettingzoo:classic/tictactoe-v3": {"turns": 9},  # one after another, with masks
     "gymnasium:CartPole-v1": {"turns": 20},
     "gymnasium:FrozenLake-v1": {"turns": 12, "agents": 2},
     "gymnasium:Blackjack-v1": {"turns": 9},

@@ -16,6 +16,7 @@ from remuda.learners.experience import Experience
 from remuda.learners.learner import Post
 from remuda.learners.ppo import PPO, PPOOptions
 from remuda.learners.ppo_network import tanh_
+from remuda.learners.stack import LEAST_ROWS, linear
 
 AGENTS, OBS, ACTIONS = 2, 5, 7
 
@@ -30,6 +31,18 @@ def test_tanh_is_the_hyperbolic_tangent(seed: int, scale: float) -> None:
 def test_bits_do_not_depend_on_how_many_there_are(seed: int, few: int, more: int) -> None:
     x = torch.randn(few + more, generator=torch.Generator().manual_seed(seed))
     assert torch.equal(tanh_(x.clone())[:few], tanh_(x[:few].clone()))
+
+
+@pytest.mark.parametrize(("inside", "outside"), [(8, 8), (16, 8), (8, 16), (24, 8), (64, 8)])
+@pytest.mark.parametrize("agents", [1, 3])
+def test_bits_of_a_layer_do_not_depend_on_how_many_rows_there_are(inside: int, outside: int, agents: int) -> None:
+    chance = torch.Generator().manual_seed(inside + outside)
+    weight, bias, x = (torch.randn(agents, *s, generator=chance) for s in ((outside, inside), (outside,), (40, inside)))
+    whole = linear(x, weight, bias, "fp32")
+    for rows in range(LEAST_ROWS, 40):
+        few = linear(x[:, :rows].contiguous(), weight, bias, "fp32")
+        assert few.is_contiguous()
+        assert torch.equal(few, whole[:, :rows]), rows
 
 
 def _learner(**options: Any) -> PPO:

@@ -3,7 +3,8 @@
 Two rules make the numbers independent of how rows are batched, so that a herd of fifty and a lone
 agent compute the same bits: widths are padded to a multiple of 8, and no product has fewer than 4
 rows. (Measured with torch 2.13 on an AVX2 CPU: with 1 to 3 rows every shape tried differs in the last
-bit from the same rows inside a larger batch; from 4 rows on none of 1,800 cases does.)
+bit from the same rows inside a larger batch; from 4 rows on none of 1,800 cases does. One shape was not among them:
+from 8 to 8 with 4 to 6 rows, since torch multiplies in another way where rows × in × out is below 400.)
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from remuda.policy import UNVERSIONED, Policy
 from remuda.rng import Keys, Stream
 
 LEAST_ROWS = 4
+LEAST_PRODUCT = 400
+"""Rows × in × out from which on torch multiplies as it does large ones."""
 CHUNK_BYTES = 8 << 20
 """Activations of the agents that are worked on together: enough to be worth a call, few enough to stay cached.
 
@@ -157,6 +160,10 @@ def init_keys(seed: int, numbers: NDArray[np.int64]) -> Keys:
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor, precision: str) -> Tensor:
     """x (agents, rows, in) through each agent's own layer, (agents, rows, out)."""
+    rows, least = x.shape[1], -(-LEAST_PRODUCT // (weight.shape[1] * weight.shape[2]))
+    if rows < least:
+        more = torch.nn.functional.pad(x, (0, 0, 0, least - rows))
+        return linear(more, weight, bias, precision)[:, :rows].contiguous()
     if precision == "bf16":
         return product(x, weight.transpose(1, 2), precision) + bias.unsqueeze(1)
     return torch.baddbmm(bias.unsqueeze(1), x, weight.transpose(1, 2))
