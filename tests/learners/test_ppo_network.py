@@ -127,3 +127,15 @@ def test_what_is_not_a_number_is_seen_in_the_gradient(field: str) -> None:
     grad, _ = _learner()._gradient(batch, 0, AGENTS)
     assert grad[0].isfinite().all()
     assert not grad[1].isfinite().all()
+
+
+@given(st.integers(0, 2**31), st.integers(1, 12), st.sampled_from([[8], [8, 8], [16, 8]]))
+def test_small_networks_say_the_same_of_few_rows_and_of_many(seed: int, few: int, layers: list[int]) -> None:
+    """Torch multiplies small matrices in another way than larger ones, so there are no small ones."""
+    learner = _learner(layers=layers)
+    learner.weights.normal_(generator=torch.Generator().manual_seed(seed))
+    seen = np.random.default_rng(seed).normal(size=(AGENTS, 40, OBS)).astype(np.float32)
+    arrays = learner.network.layout.arrays(learner.weights)
+    many = learner.network.values(arrays, learner._input(seen, slice(0, AGENTS)))
+    alone = learner.network.values(arrays, learner._input(seen[:, :few], slice(0, AGENTS)))
+    assert torch.equal(alone[:, :few], many[:, :few])
