@@ -43,4 +43,4 @@ def main(steps: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 60_000)
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 20_000)
