@@ -192,6 +192,7 @@ def _mentioned(text: str) -> list[int]:
     return found
 
 
+@pytest.mark.slow
 def test_halving_and_one_for_all(tmp_path: Path) -> None:
     small = {**SMALL, "worlds": 1, "steps": 4, "checkpoint_every": 1000, "score_episodes": 2}
     halved = search("cage2", {**small, "method": "halving", "total_episodes": 65 * 7}, tmp_path / "halving")
