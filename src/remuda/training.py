@@ -99,13 +99,17 @@ def resume(
 def _new_folder(out: Path | str | None, plan: Plan) -> Path:
     """The directory asked for if it is free, or the next number under runs/, made at once so that it is ours."""
     if out is not None:
-        folder = Path(out)
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise RunError(f"{folder} exists already: choose another --out, or `remuda resume {folder}`")
-        return folder
+        return free_folder(Path(out))
     name = re.sub(r"[^\w-]", "-", plan.game)
     taken = [int(path.name[-3:]) for path in Path("runs").glob(f"{name}-[0-9][0-9][0-9]")]
     return Path("runs") / f"{name}-{max(taken, default=0) + 1:03d}"
+
+
+def free_folder(folder: Path) -> Path:
+    """The directory, if there is nothing in it yet."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise RunError(f"{folder} exists already: choose another --out, or `remuda resume {folder}`")
+    return folder
 
 
 def _switches(parallel: Mapping[str, Any] | None) -> str:

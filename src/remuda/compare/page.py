@@ -12,14 +12,14 @@ from rich.table import Table
 from remuda.compare.advise import Advice, time_for
 from remuda.compare.measure import Figures
 from remuda.engines import ENGINES
-from remuda.telemetry.html import figure, page, svg, table
+from remuda.telemetry.html import BLUE, GREEN, GREY, INK, ORANGE, RED, figure, note, page, svg, table
 
 COLUMNS = (
     "engine", "episodes/s", "agent-steps/s", "100,000 episodes", "× sequential", "per worker", "memory",
     "collect · learn · move · wait", "lag", "first round", "needs",
 )  # fmt: skip
 MANY = 100_000
-COLOURS = {"collecting": "#3b7dd8", "learning": "#e08a1e", "moving data": "#9b59b6", "waiting": "#d9dde3"}
+COLOURS = {"collecting": BLUE, "learning": ORANGE, "moving data": "#9b59b6", "waiting": GREY}
 
 
 @dataclass(frozen=True)
@@ -130,10 +130,12 @@ def html(shown: Comparison) -> str:
         "<h2>Recommended here</h2>",
         table(("for", "use", "because"), [[a.situation, a.use, a.reason] for a in shown.advice], "words"),
         "<h2>Measured</h2>",
-        '<p class="note">Every figure in this part was measured on this machine: medians, and the slowest and the '
-        "fastest repeat. The share of time is that of all cores. “Per worker” is the speed-up over sequential divided "
-        "by the workers. Memory is that of all processes together, what they share counted once. “First round” is the "
-        "cold start: from the command to the first round learned; it is part of “100,000 episodes”.</p>",
+        note(
+            "Every figure in this part was measured on this machine: medians, and the slowest and the fastest repeat. "
+            "The share of time is that of all cores. “Per worker” is the speed-up over sequential divided by the "
+            "workers. Memory is that of all processes together, what they share counted once. “First round” is the "
+            "cold start: from the command to the first round learned; it is part of “100,000 episodes”."
+        ),
         table(COLUMNS, [row(own, _alone(shown.figures)) for own in shown.figures], ""),
     ]
     if measured:
@@ -153,9 +155,9 @@ def _bars(measured: Sequence[Figures]) -> tuple[Any, Any, list[str]]:
 def _rates(shown: Comparison, measured: Sequence[Figures]) -> str:
     drawn, axes, names = _bars(measured)
     errors = [[own.rate - own.spread[0] for own in measured], [own.spread[1] - own.rate for own in measured]]
-    axes.barh(names, [own.rate for own in measured], xerr=errors, color="#3b7dd8", ecolor="#1d2733", capsize=3)
+    axes.barh(names, [own.rate for own in measured], xerr=errors, color=BLUE, ecolor=INK, capsize=3)
     if shown.ideal is not None:
-        axes.axvline(shown.ideal, color="#c0392b", linestyle="--", label=f"ideal machine: {shown.ideal:,.0f}")
+        axes.axvline(shown.ideal, color=RED, linestyle="--", label=f"ideal machine: {shown.ideal:,.0f}")
         axes.legend(loc="lower right")
     axes.set_xlabel("episodes per second (bar: median, line: slowest to fastest repeat)")
     return svg(drawn)
@@ -175,7 +177,7 @@ def _shares(measured: Sequence[Figures]) -> str:
 
 def _memory(measured: Sequence[Figures]) -> str:
     drawn, axes, names = _bars(measured)
-    axes.barh(names, [own.median("peak_bytes") / 2**20 for own in measured], color="#2d9c6f")
+    axes.barh(names, [own.median("peak_bytes") / 2**20 for own in measured], color=GREEN)
     axes.set_xlabel("peak memory of all processes, MiB")
     return svg(drawn)
 
@@ -214,12 +216,14 @@ def _predicted(shown: Comparison) -> list[str]:
         here.append([found.variant.name, f"{one.episodes_per_s:,.1f}", measured, ratio])
     return [
         "<h2>Predicted for other machines</h2>",
-        '<p class="note">Nothing in this part was measured, except the diamonds: each engine’s schedule was simulated '
-        "with the times measured here, on cores like these. Memory bandwidth, and whatever else cores share, is not in "
-        "it; nor is a network between machines.</p>",
+        note(
+            "Nothing in this part was measured, except the diamonds: each engine’s schedule was simulated with the "
+            "times measured here, on cores like these. Memory bandwidth, and whatever else cores share, is not in it; "
+            "nor is a network between machines."
+        ),
         svg(drawn),
         table(head, rows, "predicted"),
         "<h2>How far off such predictions are</h2>",
-        '<p class="note">The same simulation for this machine, beside what was measured on it.</p>',
+        note("The same simulation for this machine, beside what was measured on it."),
         table(("engine", "predicted", "measured", "ratio"), here, ""),
     ]

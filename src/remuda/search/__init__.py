@@ -24,9 +24,8 @@ from remuda.search.posterior import believe, require_library
 from remuda.search.ranking import Search, rank
 from remuda.search.team import Team, Watch
 from remuda.settings import make_plan, spec_of
-from remuda.telemetry.recorder import storage
 from remuda.threads import cores
-from remuda.training import locked
+from remuda.training import free_folder, locked
 
 GAMES = ("cage2",)
 SETTINGS: dict[str, Any] = {"learner": "ppo", "worlds": 100, "passes": 4, "minibatches": 8, "lr": 0.001}
@@ -52,12 +51,8 @@ def search(game: str, settings: Mapping[str, Any], out: Path | str, audience: Au
     refuse_inside_workers()
     if game not in GAMES:
         raise UnknownName("game with workflows", game, GAMES)
-    folder = Path(out)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise RunError(f"{folder} exists already: choose another --out, or `remuda resume {folder}`")
+    folder = free_folder(Path(out))
     books = _begin(game, settings)
-    with storage(folder):
-        folder.mkdir(parents=True, exist_ok=True)
     with locked(folder):
         book_keeping.write(folder, books)
         return _go(folder, books, audience)
@@ -66,6 +61,8 @@ def search(game: str, settings: Mapping[str, Any], out: Path | str, audience: Au
 def resume_search(folder: Path | str, audience: Audience = NOBODY) -> Search:
     """Go on with a search as if it had never stopped."""
     path = Path(folder)
+    if not book_keeping.is_search(path):
+        raise RunError(f"{path} is not a search: it has no {book_keeping.BOOKS}")
     with locked(path):
         return _go(path, book_keeping.read(path), audience)
 
@@ -84,7 +81,7 @@ def _begin(game: str, settings: Mapping[str, Any]) -> Books:
     books = Books(game=game, options=options, settings=trials)
     plan = _plan(books)
     check_engine(choose_engine(plan, spec_of(plan))[0])
-    propose(options, _field(books), [])
+    propose(options, _field(plan), [])
     require_library()
     return books
 
@@ -94,16 +91,15 @@ def _plan(books: Books) -> Plan:
     return make_plan({**books.settings, "workflow": DISTINCT, "total_episodes": books.options.total_episodes})
 
 
-def _field(books: Books) -> Field:
+def _field(plan: Plan) -> Field:
     """What there is to search."""
-    plan = _plan(books)
     counts = plan.options["foothold_counts"]
     return Field(distinct_orders(counts), counts, plan.round_episodes, DISTINCT if counts else ALL)
 
 
 def _go(folder: Path, books: Books, audience: Audience) -> Search:
     """Trial after trial until the episodes are spent, then score what was trained."""
-    field, before = _field(books), books.wall_s
+    field, before = _field(_plan(books)), books.wall_s
     began = time.perf_counter()
     audience.tell(_introduced(books, field))
     try:

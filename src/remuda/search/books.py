@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -15,6 +14,7 @@ from remuda.config import Options
 from remuda.errors import RunError
 from remuda.run import to_json
 from remuda.search.options import Outcome, SearchOptions
+from remuda.telemetry.metrics import Tables
 from remuda.telemetry.recorder import storage
 
 BOOKS = "search.json"
@@ -63,10 +63,9 @@ def write(folder: Path, books: Books) -> None:
 
 
 def write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """A CSV file with a column for each name."""
-    with storage(path.parent), path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(rows[0]) if rows else [])
-        writer.writeheader()
-        for row in rows:
-            cells = {name: f"{value:.6g}" if isinstance(value, float) else value for name, value in row.items()}
-            writer.writerow(cells)
+    """A CSV file with a column for each name, in place of the one that is there."""
+    with storage(path.parent):
+        path.unlink(missing_ok=True)
+        table = Tables(path, list(rows[0]) if rows else [], keys=())
+        table.write(rows)
+        table.close()

@@ -14,12 +14,11 @@ from types import FrameType, TracebackType
 from typing import Any, Self
 
 from remuda.errors import Stopped, WorkerError
-from remuda.placement.supervise import die_with_parent
+from remuda.placement.supervise import ENDINGS, die_with_parent
 from remuda.search.options import Outcome, SearchOptions, Trial
 from remuda.search.trials import attempt
 from remuda.telemetry.recorder import Row
 
-ENDINGS = (signal.SIGINT, signal.SIGTERM)
 Watch = Callable[[Trial, Row], None]
 
 
@@ -40,7 +39,8 @@ class Team:
             context = multiprocessing.get_context("spawn")
             self._asked: Event = context.Event()
             self._pool = ProcessPoolExecutor(self._size, context, _settle_in, (self._asked,))
-            self._before = {number: signal.signal(number, self._ask) for number in ENDINGS}
+            ours = [number for number in ENDINGS if signal.getsignal(number) is not signal.SIG_IGN]  # nohup's is not
+            self._before = {number: signal.signal(number, self._ask) for number in ours}
         return self
 
     def __exit__(

@@ -12,7 +12,8 @@ import numpy as np
 from remuda.errors import CheckpointError, RunError
 from remuda.run import Run
 from remuda.search.options import Outcome, SearchOptions, Trial
-from remuda.telemetry.recorder import Row
+from remuda.telemetry.metrics import as_written
+from remuda.telemetry.recorder import Row, standard_error
 from remuda.training import resume, start
 
 TRIALS = "trials"
@@ -42,7 +43,7 @@ def attempt(
     history: list[Row] = []
 
     def callback(rows: list[Row]) -> bool:
-        history.append({name: float(f"{rows[0][name]:.6g}") for name in NAMES})  # as the run's table has them
+        history.append({name: float(as_written(rows[0][name])) for name in NAMES})  # so that a resumed one agrees
         watch(rows[0])
         return not stop() and verdict(history, trial, options) is None
 
@@ -114,7 +115,7 @@ def _outcome(run: Run, trial: Trial, options: SearchOptions, history: Sequence[R
         compliance=compliance,
         fixes=float(np.mean([row["fixes"] for row in last])),
         env_return=float(returns.mean()),
-        env_return_se=float(returns.std(ddof=1) / np.sqrt(len(returns))) if len(returns) > 1 else 0.0,
+        env_return_se=float(standard_error(returns)) if len(returns) > 1 else 0.0,
         passed=compliance >= options.compliance_threshold,
         why=why,
         collect_s=seconds["collect"]["wall"],

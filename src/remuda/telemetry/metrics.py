@@ -33,7 +33,7 @@ class Tables:
     def write(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Append and flush."""
         for row in rows:
-            self._writer.writerow({name: _text(value) for name, value in row.items()})
+            self._writer.writerow({name: as_written(value) for name, value in row.items()})
         self._file.flush()
 
     def close(self) -> None:
@@ -41,7 +41,8 @@ class Tables:
         self._file.close()
 
 
-def _text(value: Any) -> Any:
+def as_written(value: Any) -> Any:
+    """A value as the tables have it: numbers with six digits."""
     return f"{value:.6g}" if isinstance(value, float | np.floating) else value
 
 
