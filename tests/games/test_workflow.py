@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import permutations
+from itertools import permutations, product
 from pathlib import Path
 from typing import Any
 
@@ -252,12 +252,11 @@ def test_orders_that_are_the_same_game_are_counted_once() -> None:
 
 
 def judged(order: str, foothold_counts: bool) -> tuple[int, ...]:
-    """What an order says is due in 300 situations."""
-    rows = np.random.default_rng(0).random((300, len(NAMES))) < 0.2
-    rows[:, NAMES.index("User0")] = True
+    """What an order says is due, whichever types red has a host of besides User0."""
     game, due_then = start(FIRST, foothold_counts=foothold_counts), []
-    for row in rows:
-        game.state["root"][0] = row
+    for taken in product((False, True), repeat=len(UNITS)):
+        held = {"User0", *(HOSTS_OF[unit][-1] for unit, its in zip(UNITS, taken, strict=True) if its)}
+        game.state["root"][0] = [name in held for name in NAMES]
         due_then.append(int(due(game.state[0], np.array(read_order(order)), game.rules.terms)))
     return tuple(due_then)
 
