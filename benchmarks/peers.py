@@ -9,7 +9,7 @@ remuda it is the collectors of its engines, as the training loop uses them: `exe
 processes that have the weights, `sync` has a process per world and asks here, every turn, as the others do;
 `vectorized` has no processes. Only true steps count; those in which others only reset a world do not.
 
-Ratios are those of the engine that suits the environment. Workers: one per core, where a tool can put several worlds
+Ratios are those of `executor`, which `engine=auto` takes for such environments. Workers: one per core, where a tool can put several worlds
 into one; one per world where turns are spent asleep.
 AsyncVectorEnv and SubprocVecEnv always have a process per world.
 """
@@ -63,7 +63,6 @@ class Ground:
     title: str
     factory: Callable[[], gymnasium.Env[Any, Any]]
     workers: int
-    ours: str  # the engine that suits it
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -72,9 +71,9 @@ class Ground:
 
 
 GROUNDS = (
-    Ground("CartPole", peer_envs.cartpole, cores(), "vectorized"),
-    Ground("a millisecond of work a step", peer_envs.working, cores(), "executor"),
-    Ground("10 ms asleep a step, now and then 50 ms", peer_envs.napping, WORLDS, "executor"),
+    Ground("CartPole", peer_envs.cartpole, cores()),
+    Ground("a millisecond of work a step", peer_envs.working, cores()),
+    Ground("10 ms asleep a step, now and then 50 ms", peer_envs.napping, WORLDS),
 )
 
 
@@ -330,7 +329,7 @@ def main() -> None:
                 compare(
                     f"{'Collecting' if collecting else 'Stepping'}, {ground.title}; {WORLDS} worlds, {cores()} cores",
                     {name: partial(measure, contender, ground, collecting) for name, contender in found.items()},
-                    [Claim(f"{ground.ours} over {name}", f"remuda, {ground.ours}", name) for name in others],
+                    [Claim(f"executor over {name}", "remuda, executor", name) for name in others],
                     "steps/s",
                     REPEATS,
                 )

@@ -287,6 +287,7 @@ def test_cores_of_a_machine_that_cannot_say_which(tmp_path: Path, monkeypatch: p
     assert threads.cores() == 6
 
 
+@pytest.mark.slow
 def test_a_hundred_workers_on_two_cores_work_and_are_warned_of_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

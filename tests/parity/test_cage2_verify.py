@@ -212,6 +212,7 @@ def test_every_field_of_the_format_is_compared_or_fed() -> None:
     assert recorded == {*INPUTS, *FIELDS, *bookkeeping}
 
 
+@pytest.mark.slow
 def test_rules_broken_on_purpose_are_noticed() -> None:
     program = Path(__file__).with_name("cage2_mutations.py")
     done = subprocess.run(

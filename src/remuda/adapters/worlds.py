@@ -22,7 +22,7 @@ MOST_TURNS = 1000
 
 
 class World(ABC):
-    """One world of a simulator. Its agents are numbered as in the herd."""
+    """One world of a simulator. Its agents are numbered as in the herd. Write into its arrays: others look at them."""
 
     def __init__(self, agents: int) -> None:
         self.alive = np.zeros(agents, np.bool_)  # acts when it is asked next
@@ -67,6 +67,15 @@ class Simulators(Game):
         self._worlds = worlds
         self._turns = np.zeros(len(worlds), np.int64)
         self._begins = any(type(world).begin is not World.begin for world in worlds)
+        self._alive, self._rewards = self._gather("alive"), self._gather("rewards")
+        self._terminated, self._truncated = self._gather("terminated"), self._gather("truncated")
+
+    def _gather(self, name: str) -> NDArray[Any]:
+        """An array of the worlds in one piece, (worlds, agents), into which they write from now on."""
+        whole = np.stack([getattr(world, name) for world in self._worlds])
+        for world, own in zip(self._worlds, whole, strict=True):
+            setattr(world, name, own)
+        return whole
 
     def reset(self, worlds: NDArray[np.int64], keys: Keys) -> None:
         """Seed each world by its key: the same key, the same episode."""
@@ -76,14 +85,16 @@ class Simulators(Game):
         for w, key in zip(worlds.tolist(), keys, strict=True):
             self._worlds[w].reset(int(key % SEEDS))
             self.over[w] = self._worlds[w].over
-            self._receive(w)
+        self._receive()
 
     def begin(self) -> None:
         """Open the turn of each world."""
-        for w, world in enumerate(self._worlds if self._begins else ()):
-            if not self.over[w]:
+        if not self._begins:
+            return
+        for world, over in zip(self._worlds, self.over.tolist(), strict=True):
+            if not over:
                 world.begin()
-                self._receive(w)
+        self._receive()
 
     def observe(self, group: int, first: int, last: int, out: NDArray[Any]) -> None:
         """Ask each world for each agent."""
@@ -109,8 +120,8 @@ class Simulators(Game):
             for i in range(first, last):
                 if world.alive[number + i]:
                     world.act(number + i, int(actions[w, i - first]))
-            if self.spec.in_turn:  # else nobody looks before the turn ends
-                self._receive(w)
+        if self.spec.in_turn:  # else nobody looks before the turn ends
+            self._receive()
 
     def end(self) -> None:
         """Close the turn of each world, and cut off what lasts longer than the spec allows."""
@@ -123,28 +134,28 @@ class Simulators(Game):
                 world.truncated |= ~world.terminated
                 world.over = True
             self.over[w] = world.over
-            self._receive(w)
+        self._receive()
 
     def render(self, world: int) -> NDArray[np.uint8]:
         """The simulator's own picture."""
         picture = self._worlds[world].render()
         return super().render(world) if picture is None else picture
 
-    def _receive(self, w: int) -> None:
-        """Take over what has happened in a world."""
-        world, first = self._worlds[w], 0
+    def _receive(self) -> None:
+        """Take over what has happened in the worlds."""
+        first = 0
         for signals, group in zip(self.signals, self.spec.groups, strict=True):
             own = slice(first, first + group.size)
             first += group.size
-            signals.rewards[w] += world.rewards[own]
-            signals.terminated[w] |= world.terminated[own]
-            signals.truncated[w] |= world.truncated[own]
-            signals.alive[w] = world.alive[own]
-            if group.metrics:
+            signals.rewards += self._rewards[:, own]
+            signals.terminated |= self._terminated[:, own]
+            signals.truncated |= self._truncated[:, own]
+            signals.alive[:] = self._alive[:, own]
+            for w, world in enumerate(self._worlds if group.metrics else ()):
                 signals.metrics[w] = [world.metrics.get(name, 0.0) for name in group.metrics]
-        world.rewards[:] = 0
-        world.terminated[:] = False
-        world.truncated[:] = False
+        self._rewards[:] = 0
+        self._terminated[:] = False
+        self._truncated[:] = False
 
 
 def longest(env: Any) -> int:

@@ -13,7 +13,6 @@ from remuda.errors import OrderError, WorkerError
 from remuda.faults import Failure
 from remuda.fragment import Purpose
 from remuda.game import GameSpec
-from remuda.games import find_game
 from remuda.herd import Part
 from remuda.placement.base import Collectors, Delivery, Rows, Spent
 from remuda.placement.slots import Layout, Owners, Room, Token
@@ -27,9 +26,8 @@ LOOP = "loop"  # who owns a slot that is filled and not yet given back
 
 
 def task_size(plan: Plan, workers: int) -> int:
-    """Episodes in a task: a worker's share of the worlds where a game plays many at once, else one."""
-    together = find_game(plan.game).plays_together(plan.options)
-    return min(plan.round_episodes, -(-plan.worlds // workers)) if together else 1
+    """Episodes in a task: a worker's share of the worlds, whose agents are asked together."""
+    return min(plan.round_episodes, -(-plan.worlds // workers))
 
 
 @dataclass
