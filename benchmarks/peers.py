@@ -9,9 +9,9 @@ remuda it is the collectors of its engines, as the training loop uses them: `exe
 processes that have the weights, `sync` has a process per world and asks here, every turn, as the others do;
 `vectorized` has no processes. Only true steps count; those in which others only reset a world do not.
 
-Ratios are those of `executor`, which `engine=auto` takes for such environments. Workers: one per core, where a tool can put several worlds
-into one; one per world where turns are spent asleep.
-AsyncVectorEnv and SubprocVecEnv always have a process per world.
+Ratios are those of `executor`, which `engine=auto` takes for such environments. Workers: one per core, where a tool can
+put several worlds into one; one per world where turns are spent asleep. AsyncVectorEnv and SubprocVecEnv always have a
+process per world.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from remuda.check import check, seats
 from remuda.collect import Manner, Player, Task
 from remuda.errors import ConfigError
 from remuda.fragment import Fragment
-from remuda.game import GameEntry, make_game
+from remuda.game import GameEntry, Pace, make_game
 from remuda.rng import Stream
 from remuda.testing import BUSY, SLOW, Slow, SlowOptions, churn
 
@@ -30,7 +30,7 @@ def play(entry: GameEntry, episodes: tuple[int, ...], **options: Any) -> Fragmen
 @pytest.mark.parametrize(("entry", "options"), [(SLOW, SHORT), (BUSY, {"work": 50})])
 def test_games_that_cost_time_keep_every_promise(entry: GameEntry, options: dict[str, Any]) -> None:
     assert [finding.problem for finding in check(entry, **options) if not finding.good] == []
-    assert not entry.together
+    assert entry.pace is Pace.SLOW
 
 
 def test_turns_are_drawn_with_the_mean_and_share_asked_for() -> None:

@@ -13,7 +13,7 @@ import torch
 from remuda.collect import Manner, Seat
 from remuda.config import Plan
 from remuda.errors import ConfigError, UnknownName
-from remuda.game import GameSpec
+from remuda.game import GameSpec, Pace
 from remuda.games import find_game
 from remuda.herd import Part, make_learners, make_seat
 from remuda.placement.base import Collectors, Trainers
@@ -213,7 +213,7 @@ def choose_engine(plan: Plan, spec: GameSpec) -> tuple[Plan, str]:
     """The plan with an engine in place of `auto`, and why that one; other plans as they are."""
     if plan.engine != AUTO:
         return plan, ""
-    if find_game(plan.game).plays_together(plan.options):
+    if find_game(plan.game).pace_of(plan.options) is Pace.TOGETHER:
         engine, why = "vectorized", "the game plays many worlds at once"
     elif reason := processes_unavailable(script(plan, spec)):
         engine, why = "sequential", f"worker processes cannot be had here: {reason}"

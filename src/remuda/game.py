@@ -10,6 +10,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -164,6 +165,14 @@ def kinds_of_worlds(options: Any) -> int:
     return math.lcm(*(max(len(value), 1) for value in options.model_dump().values() if isinstance(value, list)))
 
 
+class Pace(Enum):
+    """What it costs to play many worlds in one process."""
+
+    TOGETHER = "all at once, cheaper than one by one"
+    IN_TURN = "one after another, each about as quick as asking the agents what to do"
+    SLOW = "one after another, and each takes its time: best one per worker"
+
+
 @dataclass(frozen=True)
 class GameEntry:
     """A game as the registry knows it: how to make it, and what its options are."""
@@ -176,15 +185,12 @@ class GameEntry:
     """Scripted players made for this game, by name; each is made for a group and a number of agents."""
     kinds: Callable[[Any], int] = kinds_of_worlds
     """How many different worlds there are with these options; world w is the same as world w % kinds."""
-    together: bool | Callable[[Any], bool] = True
-    """Whether many worlds in one process are cheaper than one by one; False for a simulator that has only one.
+    pace: Pace | Callable[[Any], Pace] = Pace.TOGETHER
+    """What worlds cost. A function says so by the options, where they decide it."""
 
-    A function says so by the options, where they decide it.
-    """
-
-    def plays_together(self, options: Mapping[str, Any]) -> bool:
-        """`together` with these options."""
-        return self.together(check_options(self, options)) if callable(self.together) else self.together
+    def pace_of(self, options: Mapping[str, Any]) -> Pace:
+        """`pace` with these options."""
+        return self.pace(check_options(self, options)) if callable(self.pace) else self.pace
 
 
 def make_game(entry: GameEntry, options: Mapping[str, Any], worlds: Sequence[int]) -> Game:

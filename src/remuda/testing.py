@@ -21,7 +21,7 @@ from pydantic import Field
 from remuda import rng
 from remuda.config import Options
 from remuda.errors import ConfigError, GameError
-from remuda.game import Game, GameEntry, GameSpec, Group
+from remuda.game import Game, GameEntry, GameSpec, Group, Pace
 from remuda.rng import Keys
 
 
@@ -484,9 +484,9 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _entry(game: type[OddGame], options: type[Options] = OddOptions, together: bool = True) -> GameEntry:
+def _entry(game: type[OddGame], options: type[Options] = OddOptions, pace: Pace = Pace.TOGETHER) -> GameEntry:
     summary = (game.__doc__ or "").split("\n")[0]
-    return GameEntry(game.__name__.lower(), summary, options, game, together=together)
+    return GameEntry(game.__name__.lower(), summary, options, game, pace=pace)
 
 
 UNEQUAL = _entry(Unequal)
@@ -495,8 +495,8 @@ MASKED = _entry(Masked)
 GIFTS = _entry(Gifts)
 ODD = (UNEQUAL, RESPAWN, MASKED, GIFTS)
 
-SLOW = _entry(Slow, SlowOptions, together=False)
-BUSY = _entry(Busy, BusyOptions, together=False)
+SLOW = _entry(Slow, SlowOptions, pace=Pace.SLOW)
+BUSY = _entry(Busy, BusyOptions, pace=Pace.SLOW)
 
 _BREAKS_ONE_PROMISE: list[type[OddGame]] = [OneAction, Raises, OutOfSpace, NanReward, GlobalRandom, SameAgain]
 _BREAKS_ONE_PROMISE += [SeesOthers, PaysOthers, Remembers, Endless, SilentEnd, NoMove, Prints, Starts]

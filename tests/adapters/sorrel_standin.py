@@ -19,7 +19,7 @@ from pydantic import Field
 from remuda.adapters import sorrel
 from remuda.adapters.chance import Chance
 from remuda.config import Options
-from remuda.game import Game, GameEntry
+from remuda.game import Game, GameEntry, Pace
 
 
 class Entity:
@@ -273,4 +273,4 @@ def _make(options: MeadowOptions, worlds: Sequence[int]) -> Game:
     return sorrel.build("meadow", made, make, options.turns, len(worlds))
 
 
-ENTRY = GameEntry("meadow", "walkers and berries", MeadowOptions, _make, together=False)
+ENTRY = GameEntry("meadow", "walkers and berries", MeadowOptions, _make, pace=Pace.IN_TURN)

@@ -45,6 +45,7 @@ class Copies(World):
         begun = [env.reset(seed=seed + i) for i, env in enumerate(self.envs)]
         self.seen, self.infos = [obs for obs, _ in begun], [info for _, info in begun]
         self.alive[:] = True
+        self.left = len(self.envs)  # copies that go on
         self.over = False
 
     def observe(self, agent: int) -> NDArray[Any]:
@@ -61,9 +62,11 @@ class Copies(World):
         obs, reward, terminated, truncated, info = self.envs[agent].step(action + self.start)
         self.seen[agent], self.infos[agent] = obs, info
         self.rewards[agent] += float(reward)
-        self.terminated[agent], self.truncated[agent] = bool(terminated), bool(truncated)
-        self.alive[agent] = not (terminated or truncated)
-        self.over = not self.alive.any()
+        if terminated or truncated:
+            self.terminated[agent], self.truncated[agent] = terminated, truncated
+            self.alive[agent] = False
+            self.left -= 1
+            self.over = not self.left
 
     def render(self) -> NDArray[np.uint8] | None:
         """The first copy, if it was made with render_mode=rgb_array."""

@@ -12,7 +12,8 @@ from remuda.config import Plan
 from remuda.errors import OrderError, WorkerError
 from remuda.faults import Failure
 from remuda.fragment import Purpose
-from remuda.game import GameSpec
+from remuda.game import GameSpec, Pace
+from remuda.games import find_game
 from remuda.herd import Part
 from remuda.placement.base import Collectors, Delivery, Rows, Spent
 from remuda.placement.slots import Layout, Owners, Room, Token
@@ -26,8 +27,9 @@ LOOP = "loop"  # who owns a slot that is filled and not yet given back
 
 
 def task_size(plan: Plan, workers: int) -> int:
-    """Episodes in a task: a worker's share of the worlds, whose agents are asked together."""
-    return min(plan.round_episodes, -(-plan.worlds // workers))
+    """Episodes in a task: a worker's share of the worlds, whose agents are asked together; one of a slow game."""
+    slow = find_game(plan.game).pace_of(plan.options) is Pace.SLOW
+    return 1 if slow else min(plan.round_episodes, -(-plan.worlds // workers))
 
 
 @dataclass

@@ -19,7 +19,7 @@ from remuda.config import Plan
 from remuda.errors import GameError, WorkerError
 from remuda.faults import trace_of
 from remuda.fragment import Fragment, Purpose
-from remuda.game import Game, GameSpec, make_game
+from remuda.game import Game, GameSpec, Pace, make_game
 from remuda.games import find_game
 from remuda.herd import Part, assign, make_seat
 from remuda.placement.slots import Layout, Room, Token
@@ -214,7 +214,7 @@ def rehearse(plan: Plan, spec: GameSpec) -> None:
     are forked.
     """
     entry = find_game(plan.game)
-    together = entry.plays_together(plan.options)
+    together = entry.pace_of(plan.options) is Pace.TOGETHER
     game = make_game(entry, plan.options, [0, 0]) if together else StandIn(spec, 2)
     seats = [make_seat(part, plan, spec, "cpu") for part in assign(plan, spec)]
     for seat in seats:

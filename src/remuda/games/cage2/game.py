@@ -16,7 +16,7 @@ from pydantic import BeforeValidator, Field
 
 from remuda.config import Options
 from remuda.errors import ConfigError
-from remuda.game import Game, GameEntry, GameSpec, Group, deal, kinds_of_worlds
+from remuda.game import Game, GameEntry, GameSpec, Group, Pace, deal, kinds_of_worlds
 from remuda.games.cage2.defenders import DEFENDERS
 from remuda.games.cage2.network import (
     DETECTED,
@@ -380,5 +380,5 @@ ENTRY = GameEntry(
     make=_make,
     players=DEFENDERS,
     kinds=_kinds,
-    together=lambda options: options.simulator == "own",
+    pace=lambda options: Pace.TOGETHER if options.simulator == "own" else Pace.SLOW,
 )
