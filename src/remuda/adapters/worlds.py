@@ -114,12 +114,12 @@ class Simulators(Game):
     def act(self, group: int, first: int, last: int, actions: NDArray[np.int64]) -> None:
         """Tell each world, agent by agent."""
         number = self.spec.first_agent(group)
-        for w, world in enumerate(self._worlds):
-            if self.over[w]:
+        for world, own in zip(self._worlds, actions.tolist(), strict=True):
+            if world.over:
                 continue
-            for i in range(first, last):
-                if world.alive[number + i]:
-                    world.act(number + i, int(actions[w, i - first]))
+            for agent, action in enumerate(own, number + first):
+                if world.alive[agent]:
+                    world.act(agent, action)
         if self.spec.in_turn:  # else nobody looks before the turn ends
             self._receive()
 
