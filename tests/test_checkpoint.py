@@ -389,7 +389,7 @@ exit $code
 """
 
 
-@pytest.mark.parametrize("size", ["16k", "48k", "1500k"])
+@pytest.mark.parametrize("size", [*(pytest.param(size, marks=pytest.mark.slow) for size in ("16k", "48k")), "1500k"])
 def test_a_full_disk_is_one_sentence(words: list[str], trained: Any, tmp_path: Path, size: str) -> None:
     """From hardly any room (the metrics fill it) to room for the first checkpoints."""
     if not _can_mount():

@@ -56,6 +56,7 @@ def run(package: Path, **environment: str) -> list[str]:
     return done.stdout.split()
 
 
+@pytest.mark.slow
 def test_an_edited_kit_recompiles_the_game_and_an_unedited_one_does_not(package: Path) -> None:
     assert run(package) == ["12", "0", "1"]
     assert run(package) == ["12", "1", "0"]

@@ -94,7 +94,9 @@ def assert_goes_on(one: Training, cli: Any, undisturbed: Any, deterministic: boo
         assert result["weights_sha256"] == whole["weights_sha256"]
 
 
-@pytest.mark.parametrize("engine", SELDOM)
+@pytest.mark.parametrize(
+    "engine", ["executor", *(pytest.param(name, marks=pytest.mark.slow) for name in ("sync", "actor-learner"))]
+)
 def test_killing_the_first_process(start: Any, cli: Any, undisturbed: Any, engine: str) -> None:
     one: Training = start(**ENGINES[engine])
     one.wait(lambda: len(one.saved) >= 2)
@@ -124,7 +126,7 @@ def test_killing_the_first_process_while_a_worker_hangs(start: Any, tmp_path: Pa
     [
         (signal.SIGINT, "sync", True),  # Ctrl-C reaches everybody in the terminal
         # systemd and Slurm send SIGTERM to every process of a service or job.
-        (signal.SIGTERM, "actor-learner", True),
+        pytest.param(signal.SIGTERM, "actor-learner", True, marks=pytest.mark.slow),
         pytest.param(signal.SIGTERM, "executor", True, marks=pytest.mark.slow),
         pytest.param(signal.SIGINT, "executor", False, marks=pytest.mark.slow),
         pytest.param(signal.SIGTERM, "sync", False, marks=pytest.mark.slow),
