@@ -25,6 +25,7 @@ from remuda.games import find_game
 from remuda.games.cage2.game import METRICS
 from remuda.games.cage2.network import ANALYSE, NAMES, RESTORE, VERBS, action_name, action_of
 from remuda.herd import assign, make_seat
+from remuda.placement.pool import task_size
 from remuda.rng import Stream
 from remuda.settings import make_plan, spec_of
 
@@ -267,6 +268,7 @@ def test_auto_knows_that_the_original_plays_one_world_at_a_time() -> None:
     for simulator, engine in (("own", "vectorized"), ("cyborg", "executor")):
         plan = make_plan({"game": "cage2", "learner": "ppo", "engine": "auto", "simulator": simulator})
         assert choose_engine(plan, spec_of(plan))[0].engine == engine
+        assert task_size(plan, workers=4) == (4 if engine == "vectorized" else 1)
 
 
 def test_without_it_one_sentence_says_where_it_is(monkeypatch: pytest.MonkeyPatch, cli: Any) -> None:

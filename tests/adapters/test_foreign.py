@@ -16,11 +16,13 @@ import remuda
 from remuda.adapters.pettingzoo import parallel_env
 from remuda.check import check, seats
 from remuda.collect import Manner, Player, Task
-from remuda.engines import ENGINES
+from remuda.engines import ENGINES, choose_engine
 from remuda.errors import ConfigError
 from remuda.fragment import Fragment
 from remuda.game import Game, make_game
 from remuda.games import find_game
+from remuda.placement.pool import task_size
+from remuda.settings import make_plan, spec_of
 
 HERE = "foreign_games"
 SMALL: dict[str, dict[str, Any]] = {
@@ -207,6 +209,13 @@ def game():
 {guard}remuda.train(game, out="run", engine="executor", n_workers=1, worlds=2, total_episodes=2, turns=9,
 {guard}             learner="ppo", layers=[8], pictures=False, quiet=True)
 """
+
+
+def test_workers_play_their_share_of_the_worlds_at_once() -> None:
+    plan = make_plan({"game": "gymnasium:CartPole-v1", "learner": "ppo", "engine": "auto", "worlds": 16})
+    plan, _ = choose_engine(plan, spec_of(plan))
+    assert plan.engine == "executor"
+    assert [task_size(plan, workers) for workers in (1, 2, 3, 16, 40)] == [16, 8, 6, 1, 1]
 
 
 @pytest.mark.parametrize("guarded", [True, False])
