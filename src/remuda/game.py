@@ -169,7 +169,7 @@ class Pace(Enum):
     """What it costs to play many worlds in one process."""
 
     TOGETHER = "all at once, cheaper than one by one"
-    IN_TURN = "one after another, each about as quick as asking the agents what to do"
+    QUICK = "one after another, each about as quick as asking the agents what to do"
     SLOW = "one after another, and each takes its time: best one per worker"
 
 

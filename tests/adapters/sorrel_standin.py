@@ -273,4 +273,4 @@ def _make(options: MeadowOptions, worlds: Sequence[int]) -> Game:
     return sorrel.build("meadow", made, make, options.turns, len(worlds))
 
 
-ENTRY = GameEntry("meadow", "walkers and berries", MeadowOptions, _make, pace=Pace.IN_TURN)
+ENTRY = GameEntry("meadow", "walkers and berries", MeadowOptions, _make, pace=Pace.QUICK)

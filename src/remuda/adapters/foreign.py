@@ -42,7 +42,7 @@ def entry_of(name: str, factory: Callable[..., Any]) -> GameEntry:
     """A factory of environments as a game."""
     summary = (inspect.getdoc(factory) or f"made by {name}").splitlines()[0]
     beside = getattr(sys.modules.get(name.partition(":")[0]), "raw_env", None)
-    return GameEntry(name, summary, _options(name, factory, beside), partial(_make, name, factory), pace=Pace.IN_TURN)
+    return GameEntry(name, summary, _options(name, factory, beside), partial(_make, name, factory), pace=Pace.QUICK)
 
 
 @cache
@@ -58,7 +58,7 @@ def registered(library: str, known: str) -> GameEntry:
     except Exception as error:  # each library has exceptions of its own for names that it does not know
         raise ConfigError(f"game {name!r} is not known to {library}: {first_line(error)}") from error
     options = _options(name, make, point)
-    return GameEntry(name, f"{known} of {library}", options, partial(_make, name, make), pace=Pace.IN_TURN)
+    return GameEntry(name, f"{known} of {library}", options, partial(_make, name, make), pace=Pace.QUICK)
 
 
 def _in_gymnasium(gymnasium: Any, known: str) -> tuple[Any, Callable[..., Any]]:
