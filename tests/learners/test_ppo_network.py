@@ -33,7 +33,7 @@ def test_bits_do_not_depend_on_how_many_there_are(seed: int, few: int, more: int
     assert torch.equal(tanh_(x.clone())[:few], tanh_(x[:few].clone()))
 
 
-@pytest.mark.parametrize(("inside", "outside"), [(8, 8), (16, 8), (8, 16), (24, 8), (64, 8)])
+@pytest.mark.parametrize(("inside", "outside"), [(8, 8), (16, 8), (8, 16), (152, 16), (304, 8), (752, 64)])
 @pytest.mark.parametrize("agents", [1, 3])
 def test_bits_of_a_layer_do_not_depend_on_how_many_rows_there_are(inside: int, outside: int, agents: int) -> None:
     chance = torch.Generator().manual_seed(inside + outside)

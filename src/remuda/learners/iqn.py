@@ -19,7 +19,7 @@ from remuda.learners.iqn_network import IQNNetwork, Noise
 from remuda.learners.learner import Learner, Post, State
 from remuda.learners.memory import Batch, Memory
 from remuda.learners.schedule import PerAgent, schedule
-from remuda.learners.stack import LEAST_ROWS, Adam, StackedPolicy, chunks, init_keys, pad_windows, stack_frames
+from remuda.learners.stack import Adam, StackedPolicy, chunks, init_keys, pad_windows, stack_frames
 from remuda.policy import Choice, Policy, Sight, explore
 from remuda.rng import Keys, Stream
 from remuda.telemetry.timeline import span
@@ -34,7 +34,7 @@ class IQNOptions(Options):
     frames: int = Field(5, ge=1, description="observations the network sees at once")
     quantiles: int = Field(12, ge=1, description="quantiles in the loss")
     acting_quantiles: int = Field(8, ge=1, description="fixed quantiles whose mean chooses actions")
-    batch_size: int = Field(64, ge=LEAST_ROWS, description="transitions per update and agent")
+    batch_size: int = Field(64, ge=4, description="transitions per update and agent")
     memory: int | None = Field(None, ge=1, description="observations kept per agent; default: at least 4 rounds")
     n_step: int = Field(1, ge=1, description="turns of reward before the bootstrap")
     learning_starts: int | None = Field(None, ge=1, description="transitions before learning; default: batch_size")
@@ -232,7 +232,7 @@ class IQN(Learner):
         target_noise = Noise.draw(keys[Stream.NOISE], 1, net, device)
         arrays = net.layout.arrays(rows)
         with torch.no_grad():
-            next_x = pad_windows(batch.next_obs, net.scale, net.inputs, device)
+            next_x = pad_windows(batch.next_obs, net.scale, net.inputs, device, least_rows=1)
             online = {name: array.detach() for name, array in arrays.items()}
             liked = net.preferences(net.for_acting(online), next_x)
             if batch.next_mask is not None:
@@ -243,7 +243,7 @@ class IQN(Learner):
             returns = torch.from_numpy(batch.returns).to(device)
             discounts = torch.from_numpy(batch.discounts).to(device)
             wanted = returns[:, :, None] + discounts[:, :, None] * future  # (agents, batch, quantiles)
-        x = pad_windows(batch.obs, net.scale, net.inputs, device)
+        x = pad_windows(batch.obs, net.scale, net.inputs, device, least_rows=1)
         values = net.quantiles(arrays, x, taus, noise)
         actions = torch.from_numpy(batch.actions).to(device)
         values = values.gather(3, actions[:, :, None, None].expand(-1, -1, q, 1)).squeeze(3)
