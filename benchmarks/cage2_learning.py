@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from benchmarks.harness import machine, remuda
-from remuda.threads import cores
+from remuda.core.machine import cores
 
 SEEDS = 3
 TESTED = 1000

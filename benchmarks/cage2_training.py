@@ -8,12 +8,17 @@ from collections.abc import Callable
 import numpy as np
 
 from benchmarks.harness import Claim, compare, machine, rate, remuda
-from remuda.collect import Manner, Player, Seat, Task
-from remuda.game import make_game
-from remuda.games import find_game
-from remuda.learners.ppo import PPO, PPOOptions
+from remuda.core.game import make_game
+from remuda.core.machine import cores
+from remuda.core.policy import PolicyBinding
+from remuda.core.task import Task
+from remuda.core.threads import one_thread_each
+from remuda.games.registry import find_game
+from remuda.learners.ppo.learner import PPO
+from remuda.learners.ppo.options import PPOOptions
 from remuda.learners.stack import init_keys
-from remuda.threads import cores, one_thread_each
+from remuda.rollout.config import RolloutConfig
+from remuda.rollout.rollout import Rollout
 
 STEPS = 100
 EPISODES = 100_000
@@ -26,11 +31,11 @@ def collecting(worlds: int, one_by_one: bool) -> Callable[[], float]:
     rows = policy.rows.copy()
     rows[:, : policy.layout.size] = policy.layout.initial(init_keys(0, np.arange(1)))
     policy.load(rows, 0)
-    player = Player(game, [Seat(0, 0, 1, policy)], Manner(0, worlds, one_by_one=one_by_one))
+    player = Rollout(game, [PolicyBinding(0, 0, 1, policy)], RolloutConfig(0, worlds, one_by_one=one_by_one))
 
     def work() -> int:
         player.start(Task(tuple(range(worlds))))
-        player.play(player.room())
+        player.play(player.empty_fragments())
         return worlds * STEPS
 
     return lambda: rate(work, 0.5)

@@ -9,13 +9,19 @@ import numpy as np
 import torch
 
 from benchmarks.harness import Claim, compare, rate
-from remuda.collect import Manner, Player, Seat, Task
-from remuda.game import make_game
-from remuda.games import find_game
-from remuda.learners.iqn import IQN, IQNOptions, IQNPolicy
+from remuda.core.game import make_game
+from remuda.core.machine import cores
+from remuda.core.policy import PolicyBinding
+from remuda.core.task import Task
+from remuda.core.threads import one_thread_each
+from remuda.engines.collectors.inline import InlineCollectors
+from remuda.games.registry import find_game
+from remuda.learners.iqn.learner import IQN
+from remuda.learners.iqn.options import IQNOptions
+from remuda.learners.iqn.policy import IQNPolicy
 from remuda.learners.stack import chunks, init_keys
-from remuda.placement.inline import InlineCollectors
-from remuda.threads import cores, one_thread_each
+from remuda.rollout.config import RolloutConfig
+from remuda.rollout.rollout import Rollout
 
 TURNS = 100
 SECONDS = 0.6
@@ -34,11 +40,13 @@ def policy_for(agents: int) -> IQNPolicy:
 def collecting(agents: int, worlds: int, one_by_one: bool = False) -> Callable[[], int]:
     """Whole episodes on one thread."""
     game = make_game(find_game("treasurehunt"), {"agents": agents}, range(worlds))
-    player = Player(game, [Seat(0, 0, agents, policy_for(agents))], Manner(0, worlds, one_by_one=one_by_one))
+    player = Rollout(
+        game, [PolicyBinding(0, 0, agents, policy_for(agents))], RolloutConfig(0, worlds, one_by_one=one_by_one)
+    )
 
     def work() -> int:
         player.start(Task(tuple(range(worlds))))
-        player.play(player.room())
+        player.play(player.empty_fragments())
         return agents * worlds * TURNS
 
     return work
@@ -89,8 +97,8 @@ def on_all_cores(agents: int, worlds: int) -> Callable[[], int]:
     collectors = InlineCollectors(
         entry,
         {"agents": agents},
-        [Seat(0, 0, agents, policy_for(agents))],
-        Manner(0, worlds),
+        [PolicyBinding(0, 0, agents, policy_for(agents))],
+        RolloutConfig(0, worlds),
         cores(),
         lambda: None,
     )

@@ -13,8 +13,8 @@ from typing import Any
 
 from rich.console import Console
 
-from remuda.compare import compare
-from remuda.compare.page import Comparison, html, tables
+from remuda.studies.compare.compare import compare
+from remuda.studies.compare.page import Comparison, html, tables
 
 TOLERANCE = 0.2
 CORES = (8, 32, 128)

@@ -25,13 +25,15 @@ from collections.abc import Callable
 import numpy as np
 
 from benchmarks.harness import Claim, compare, remuda
-from remuda.check import seats
-from remuda.collect import Manner, Player, Task
-from remuda.game import make_game
-from remuda.placement.pool import AHEAD
-from remuda.run import Run
-from remuda.telemetry.metrics import Table
-from remuda.testing import BUSY
+from remuda.core.game import make_game
+from remuda.core.task import Task
+from remuda.engines.collectors.task_size import AHEAD
+from remuda.rollout.config import RolloutConfig
+from remuda.rollout.rollout import Rollout
+from remuda.rollout.warm_up import bindings
+from remuda.runs.callbacks.tables import Table
+from remuda.runs.run import Run
+from remuda.testing.games import BUSY
 
 NETWORK = ("learner=iqn", "layer=16", "frames=1", "device=cpu")
 QUIET = ("pictures=false", "evaluate_episodes=1", "checkpoint_every=1000000")
@@ -116,11 +118,11 @@ def compare_asleep() -> None:
 def play_bare(seconds: float) -> float:
     """Turns per second of random play, and nothing else."""
     game = make_game(BUSY, {"work": WORK, "turns": BUSY_TURNS}, [0])
-    player = Player(game, seats(game), Manner(0, 1))
+    player = Rollout(game, bindings(game), RolloutConfig(0, 1))
     began, episodes = time.perf_counter(), 0
     while time.perf_counter() - began < seconds:
         player.start(Task((episodes,)))
-        player.play(player.room())
+        player.play(player.empty_fragments())
         episodes += 1
     return episodes * BUSY_TURNS / (time.perf_counter() - began)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from remuda.telemetry.processes import machine
+from remuda.core.machine import machine
 
 __all__ = ["Claim", "compare", "machine", "rate", "remuda"]
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.harness import machine, remuda
-from remuda.run import Run
-from remuda.telemetry.metrics import by_agent
+from remuda.runs.callbacks.tables import by_agent
+from remuda.runs.run import Run
 
 SEEDS = 5
 EPISODES = 500

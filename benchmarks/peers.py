@@ -35,14 +35,17 @@ from numpy.typing import NDArray
 
 from benchmarks import peer_envs
 from benchmarks.harness import Claim, compare, rate
-from remuda.collect import Task
-from remuda.engines import Site, find_engine
-from remuda.herd import assign, make_seat
-from remuda.placement.supervise import Crew, Limits
-from remuda.placement.worker import script
-from remuda.policy import Sight
-from remuda.settings import make_plan, spec_of
-from remuda.threads import cores, one_thread_each
+from remuda.core.machine import cores
+from remuda.core.policy import PolicyInput
+from remuda.core.task import Task
+from remuda.core.threads import one_thread_each
+from remuda.engines.collectors.warm_up import warm_up_request
+from remuda.engines.context import EngineContext
+from remuda.engines.table import find_engine
+from remuda.learners.herd import assign, bind_policy
+from remuda.runs.settings import make_plan, spec_of
+from remuda.transport.heartbeat import Limits
+from remuda.transport.worker_pool import WorkerPool
 
 WORLDS = 16
 SECONDS = 2.0
@@ -144,11 +147,11 @@ def collectors_of(ground: Ground, engine: str, collecting: bool) -> Iterator[tup
     how = {"learner": "ppo" if collecting else "random", "device": "cpu", "n_workers": workers}
     plan = make_plan({**ground.settings, **how, "engine": engine, "total_episodes": FOREVER, "episodes_per_update": 16})
     spec = spec_of(plan)
-    crew = Crew(lambda: None, limits=Limits.of(plan), rehearsal=script(plan, spec))
+    worker_pool = WorkerPool(lambda: None, limits=Limits.of(plan), rehearsal=warm_up_request(plan, spec))
     with tempfile.TemporaryDirectory() as folder:
-        site = Site(plan, spec, assign(plan, spec), "cpu", lambda: None, crew, Path(folder))
-        collectors, trainers = find_engine(engine).build(site)
-        policy = make_policy(site, trainers.rows()) if collecting else None
+        context = EngineContext(plan, spec, assign(plan, spec), "cpu", lambda: None, worker_pool, Path(folder))
+        collectors, trainers = find_engine(engine).build(context)
+        policy = make_policy(context, trainers.rows()) if collecting else None
         try:
             collectors.start()
             collectors.publish(trainers.rows(), 0)
@@ -158,9 +161,9 @@ def collectors_of(ground: Ground, engine: str, collecting: bool) -> Iterator[tup
             trainers.close()
 
 
-def make_policy(site: Site, rows: Any) -> Any:
+def make_policy(context: EngineContext, rows: Any) -> Any:
     """Our agent's policy, here."""
-    policy = make_seat(site.parts[0], site.plan, site.spec, "cpu").policy
+    policy = bind_policy(context.parts[0], context.plan, context.spec, "cpu").policy
     policy.load(rows[0], 0)
     return policy
 
@@ -309,7 +312,7 @@ def check_actor(ground: Ground) -> None:
         actor = Actor(policy.weights()[0])
         obs = np.random.default_rng(0).normal(size=(1, 8, 1, *policy.group.obs_shape)).astype(np.float32)
         nothing = np.zeros((8, 1), np.int64)
-        choice = policy.act(Sight(obs, nothing, None, nothing.astype(np.uint64), None), 0, 1)
+        choice = policy.act(PolicyInput(obs, nothing, None, nothing.astype(np.uint64), None), 0, 1)
         x = torch.from_numpy(obs[0, :, 0])
         for weight, bias in actor.layers[:-1]:
             x = torch.nn.functional.linear(x, weight, bias).tanh()

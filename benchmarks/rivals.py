@@ -21,7 +21,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from benchmarks.harness import Claim, compare
-from remuda.threads import cores
+from remuda.core.machine import cores
 
 HERDS = (2, 10)
 EPISODES, TURNS = 40, 25

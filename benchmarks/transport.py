@@ -27,24 +27,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.harness import Claim, compare, machine, rate
-from remuda.check import seats
-from remuda.collect import Manner, Player, Seat, Task
-from remuda.engines import Site, find_engine
-from remuda.fragment import Fragment
-from remuda.game import make_game
-from remuda.games import find_game
-from remuda.herd import assign
-from remuda.learners.iqn import IQN, IQNOptions
-from remuda.learners.learner import Post
-from remuda.placement.base import Collectors, Trainers
-from remuda.placement.pool import LOOP
-from remuda.placement.slots import Layout, Owners, Room
-from remuda.placement.supervise import Crew
-from remuda.placement.weights import Board, Reader
-from remuda.placement.worker import Play, Played
-from remuda.settings import make_plan, spec_of
-from remuda.threads import one_thread_each
-from remuda.training import train
+from remuda.core.fragment import Fragment
+from remuda.core.game import make_game
+from remuda.core.learner import LearnerContext
+from remuda.core.policy import PolicyBinding
+from remuda.core.task import Task
+from remuda.core.threads import one_thread_each
+from remuda.engines.collectors.messages import PlayTask, TaskPlayed
+from remuda.engines.collectors.pool import LOOP
+from remuda.engines.context import EngineContext
+from remuda.engines.interfaces import Collectors, Trainers
+from remuda.engines.table import find_engine
+from remuda.games.registry import find_game
+from remuda.learners.herd import assign
+from remuda.learners.iqn.learner import IQN
+from remuda.learners.iqn.options import IQNOptions
+from remuda.rollout.config import RolloutConfig
+from remuda.rollout.rollout import Rollout
+from remuda.rollout.warm_up import bindings
+from remuda.runs.settings import make_plan, spec_of
+from remuda.runs.training import train
+from remuda.transport.slots import SlotArray, SlotLayout, SlotOwners
+from remuda.transport.weights import WeightReader, WeightStore
+from remuda.transport.worker_pool import WorkerPool
 
 SECONDS = 0.5
 REPEATS = 7
@@ -117,31 +122,37 @@ def arrays(fragment: Fragment) -> list[NDArray[Any]]:
 def compare_fragments() -> None:
     """A filled slot from a worker to a learner, against copying as many bytes."""
     game = make_game(find_game("treasurehunt"), {"agents": AGENTS}, range(WORLDS))
-    group, manner, task = game.spec.groups[0], Manner(0, WORLDS), Task(tuple(range(WORLDS)))
+    group, config, task = game.spec.groups[0], RolloutConfig(0, WORLDS), Task(tuple(range(WORLDS)))
     policy = IQN.make_policy(group, AGENTS, IQNOptions(), "fp32", "cpu")
-    room = Room(Layout.of(game.spec, [Seat(0, 0, AGENTS, policy)], WORLDS), SLOTS)
-    owners, player = Owners(SLOTS), Player(game, seats(game), manner)
+    slot_array = SlotArray(SlotLayout.of(game.spec, [PolicyBinding(0, 0, AGENTS, policy)], WORLDS), SLOTS)
+    owners, player = SlotOwners(SLOTS), Rollout(game, bindings(game), config)
     for slot in range(SLOTS):
         player.start(task)
-        player.play(room.fragments(slot, task, manner))
-    filled = room.fragments(0, task, manner)[0]
+        player.play(slot_array.fragments(slot, task, config))
+    filled = slot_array.fragments(0, task, config)[0]
     mine = [np.zeros_like(array) for array in arrays(filled)]
     size = sum(array.nbytes for array in mine)
-    block, learner = np.zeros(size, np.uint8), IQN(Post(group, 0, 0, AGENTS, 0, 0, 100, WORLDS, 1000), IQNOptions())
+    block, learner = (
+        np.zeros(size, np.uint8),
+        IQN(LearnerContext(group, 0, 0, AGENTS, 0, 0, 100, WORLDS, 1000), IQNOptions()),
+    )
     ours, theirs = multiprocessing.Pipe()
-    slots = [np.frombuffer(room.memory.buffer, np.uint8, size, slot * room.layout.slot_bytes) for slot in range(SLOTS)]
+    slots = [
+        np.frombuffer(slot_array.memory.buffer, np.uint8, size, slot * slot_array.layout.slot_bytes)
+        for slot in range(SLOTS)
+    ]
     turn = 0
 
     def hand_over(take: Callable[[Fragment], object]) -> Callable[[], None]:
         def work() -> None:
             token = owners.lend("worker")
-            ours.send(Play(token, task))
+            ours.send(PlayTask(token, task))
             order = theirs.recv()
-            room.fragments(order.token.slot, order.task, manner)  # what the worker fills
-            theirs.send(Played(token, filled.turns, 0.0, 0.0, 0, []))
+            slot_array.fragments(order.token.slot, order.task, config)  # what the worker fills
+            theirs.send(TaskPlayed(token, filled.turns, 0.0, 0.0, 0, []))
             played = ours.recv()
             owners.move(token, "worker", LOOP)
-            take(room.fragments(token.slot, task, manner, played.turns)[0])
+            take(slot_array.fragments(token.slot, task, config, played.turns)[0])
             owners.give_back(token, LOOP)
 
         return work
@@ -176,8 +187,8 @@ def compare_weights() -> None:
     """Publishing and reading rows of the default network, against copying them."""
     group = make_game(find_game("treasurehunt"), {"agents": AGENTS}, [0]).spec.groups[0]
     rows = IQN.make_policy(group, AGENTS, IQNOptions(), "fp32", "cpu").rows.copy()
-    board, still, mine = Board({0: rows.shape}), Board({0: rows.shape}), np.zeros_like(rows)
-    reader, idle = Reader(board), Reader(still)
+    store, still, mine = WeightStore({0: rows.shape}), WeightStore({0: rows.shape}), np.zeros_like(rows)
+    reader, idle = WeightReader(store), WeightReader(still)
     still.publish(0, rows, 0)
     idle.refresh()
 
@@ -185,7 +196,7 @@ def compare_weights() -> None:
         """Only the reading is timed."""
         spent, calls = 0.0, 0
         while spent < SECONDS:
-            board.publish(0, rows, 0)
+            store.publish(0, rows, 0)
             began = time.process_time()
             reader.refresh()
             spent += time.process_time() - began
@@ -196,7 +207,7 @@ def compare_weights() -> None:
     compare(
         f"Weights of {AGENTS} agents ({rows.nbytes:,} bytes), default networks",
         {
-            "publish": micros(lambda: board.publish(0, rows, 1)),
+            "publish": micros(lambda: store.publish(0, rows, 1)),
             copy: micros(lambda: np.copyto(mine, rows)),
             "refresh, every row moved": read_anew,
             "refresh, nothing moved": micros(idle.refresh, 100),
@@ -214,9 +225,9 @@ def compare_weights() -> None:
 def build_pool(workers: int) -> tuple[Collectors, Trainers]:
     """The two sides of an executor on Treasurehunt with default settings, a world for each worker."""
     plan = make_plan({"game": "treasurehunt", "engine": "executor", "worlds": workers, "n_workers": workers})
-    spec, crew = spec_of(plan), Crew(lambda: None, rehearsal=plan.model_dump_json())
-    site = Site(plan, spec, assign(plan, spec), "cpu", lambda: None, crew, Path())
-    return find_engine("executor").build(site)
+    spec, worker_pool = spec_of(plan), WorkerPool(lambda: None, rehearsal=plan.model_dump_json())
+    context = EngineContext(plan, spec, assign(plan, spec), "cpu", lambda: None, worker_pool, Path())
+    return find_engine("executor").build(context)
 
 
 def descendants(pid: int) -> list[int]:

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from benchmarks.harness import Claim, compare, rate
-from remuda.check import seats
-from remuda.collect import Manner, Player, Task
-from remuda.fragment import Fragment
-from remuda.game import make_game
-from remuda.games import find_game
-from remuda.learners.iqn import IQN, IQNOptions
-from remuda.learners.learner import Post
-from remuda.threads import one_thread_each
+from remuda.core.fragment import Fragment
+from remuda.core.game import make_game
+from remuda.core.learner import LearnerContext
+from remuda.core.task import Task
+from remuda.core.threads import one_thread_each
+from remuda.games.registry import find_game
+from remuda.learners.iqn.learner import IQN
+from remuda.learners.iqn.options import IQNOptions
+from remuda.rollout.config import RolloutConfig
+from remuda.rollout.rollout import Rollout
+from remuda.rollout.warm_up import bindings
 
 WORLDS = 8
 
@@ -20,16 +23,16 @@ WORLDS = 8
 def fragment(agents: int) -> Fragment:
     """Some random play to learn from."""
     game = make_game(find_game("treasurehunt"), {"agents": agents}, range(WORLDS))
-    player = Player(game, seats(game), Manner(0, WORLDS))
+    player = Rollout(game, bindings(game), RolloutConfig(0, WORLDS))
     player.start(Task(tuple(range(WORLDS))))
-    return player.play(player.room())[0]
+    return player.play(player.empty_fragments())[0]
 
 
 def learner(played: Fragment, first: int, last: int, precision: str = "fp32", **options: int) -> IQN:
     """A learner for some agents that has taken the fragment."""
     group = make_game(find_game("treasurehunt"), {"agents": played.actions.shape[2]}, [0]).spec.groups[0]
-    post = Post(group, 0, first, last, first, 0, 100, WORLDS, 1000, precision)
-    result = IQN(post, IQNOptions(**options))
+    context = LearnerContext(group, 0, first, last, first, 0, 100, WORLDS, 1000, precision)
+    result = IQN(context, IQNOptions(**options))
     result.take(played)
     return result
 
@@ -40,7 +43,7 @@ def updating(learners: list[IQN]) -> Callable[[], float]:
     def work() -> int:
         for own in learners:
             own.update(1)
-        return sum(own.post.agents for own in learners)
+        return sum(own.context.agents for own in learners)
 
     return lambda: rate(work, 1.0)
 

@@ -16,8 +16,8 @@ import numpy as np
 from scipy.stats import t
 
 from benchmarks.harness import machine, remuda
-from remuda.telemetry.recorder import standard_error
-from remuda.threads import cores
+from remuda.core.machine import cores
+from remuda.runs.recorder import standard_error
 
 METHODS = ("gp-ucb", "halving", "random", "conditioned")
 SEEDS = 3

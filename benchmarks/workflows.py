@@ -14,12 +14,11 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.harness import machine, remuda
-from remuda.collect import Seat
-from remuda.evaluate import Cast, evaluate
+from remuda.core.machine import cores
+from remuda.core.policy import Policy, PolicyBinding, PolicyInput, PolicyOutput
 from remuda.games.cage2.observation import BITS
 from remuda.games.cage2.workflow import distance, distinct_orders, read_order, write_order
-from remuda.policy import Choice, Policy, Sight
-from remuda.threads import cores
+from remuda.runs.evaluation import EvaluationSetup, evaluate
 
 SEEDS = 3
 FIVE = 5
@@ -51,20 +50,23 @@ class Told(Policy):
         self.bits = np.zeros(25, np.uint8)
         write_order(np.array(read_order(order)), self.bits)
 
-    def act(self, sight: Sight, first: int, last: int) -> Choice:
+    def act(self, inputs: PolicyInput, first: int, last: int) -> PolicyOutput:
         """Choose by what was told."""
-        seen = sight.obs.copy()
+        seen = inputs.obs.copy()
         seen[..., BITS:] = self.bits
-        return Choice(self.player.act(replace(sight, obs=seen), first, last).actions)
+        return PolicyOutput(self.player.act(replace(inputs, obs=seen), first, last).actions)
 
 
 def scores(run: str, judged_by: str, told: str | None = None) -> dict[str, float]:
     """Means over fresh episodes."""
-    cast = Cast.of(run, {"workflow": judged_by, "seed": 1000})
-    seats = cast.seats
+    setup = EvaluationSetup.of(run, {"workflow": judged_by, "seed": 1000})
+    bindings = setup.bindings
     if told is not None:
-        seats = [Seat(seat.group, seat.first, seat.last, Told(seat.policy, told)) for seat in seats]
-    metrics = evaluate(cast.plan, cast.spec, seats, TESTED, None).metrics
+        bindings = [
+            PolicyBinding(binding.group, binding.first, binding.last, Told(binding.policy, told))
+            for binding in bindings
+        ]
+    metrics = evaluate(setup.plan, setup.spec, bindings, TESTED, None).metrics
     return {name: float(values.mean()) for name, values in metrics.items()}
 
 

@@ -8,10 +8,10 @@ import sys
 import numpy as np
 
 from benchmarks.harness import Claim, compare, rate
-from remuda import rng
-from remuda.game import make_game
-from remuda.games import find_game
-from remuda.rng import Stream
+from remuda.core import rng
+from remuda.core.game import make_game
+from remuda.core.rng import Stream
+from remuda.games.registry import find_game
 
 AGENTS = 2
 

@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from remuda.config import Options
-from remuda.game import Game, GameEntry, GameSpec, Group
+from remuda.core.game import Game, GameEntry, GameSpec, Group
+from remuda.core.kernels import kernel
+from remuda.core.options import Options
+from remuda.core.rng import Keys, fold, uniform
 from remuda.games.grid import EMPTY, MOVES, add_view, count_kind, draw_text, paint, place_apart, wall_border
-from remuda.kernels import kernel
-from remuda.rng import Keys, fold, uniform
 
 BERRY, AGENT, KINDS = 2, 3, 4  # the kit has EMPTY = 0 and WALL = 1
 SIGNS = ".#o@"

@@ -15,9 +15,9 @@ import pytest
 import torch
 
 import remuda
-from remuda.cli import main
-from remuda.placement.ray import Cluster, require_ray
-from remuda.settings import make_plan
+from remuda.cli.main import main
+from remuda.engines.collectors.ray.cluster import Cluster, require_ray
+from remuda.runs.settings import make_plan
 
 hypothesis.settings.register_profile("untimed", deadline=None)  # machines are slow now and then
 hypothesis.settings.load_profile("untimed")

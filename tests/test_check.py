@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from remuda.check import CHECKS, check
-from remuda.errors import ConfigError, UnknownName
-from remuda.game import GameEntry
-from remuda.games import SHIPPED
-from remuda.testing import BROKEN, ODD, RESPAWN
+from remuda.core.errors import ConfigError, UnknownName
+from remuda.core.game import GameEntry
+from remuda.games.registry import SHIPPED
+from remuda.testing.check import CHECKS, check
+from remuda.testing.games import BROKEN, ODD, RESPAWN
 
 RUNS = "episodes run, with parallel actions and without"
 BREAKS = {

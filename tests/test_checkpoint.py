@@ -18,9 +18,8 @@ import numpy as np
 import pytest
 
 import remuda
-from remuda import checkpoint
-from remuda.errors import CheckpointError, StorageError
-from remuda.telemetry import recorder
+from remuda.core.errors import CheckpointError, StorageError
+from remuda.runs import checkpoint, recorder
 
 SOURCES = Path(remuda.__file__).parent
 GOOD, NEWEST = "000000009", "000000012"
@@ -394,10 +393,10 @@ def test_a_full_disk_is_one_sentence(words: list[str], trained: Any, tmp_path: P
     """From hardly any room (the metrics fill it) to room for the first checkpoints."""
     if not _can_mount():
         pytest.skip("no permission to make a small disk here")
-    room = tmp_path / "room"
-    room.mkdir()
+    empty_fragments = tmp_path / "room"
+    empty_fragments.mkdir()
     kept = tmp_path / "kept"
-    done = shell(FULL, size, room, kept, *words, "total_episodes=300", wrap=("unshare", "-rm"))
+    done = shell(FULL, size, empty_fragments, kept, *words, "total_episodes=300", wrap=("unshare", "-rm"))
     assert done.returncode == 2, done.stderr
     assert_one_sentence(done, "full|No space left")
     if size == "1500k":

@@ -8,12 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from remuda.collect import Manner, Player, Seat, Task, room, shares
-from remuda.fragment import Fragment, Purpose
-from remuda.game import Game, GameEntry, make_game
-from remuda.games import find_game
-from remuda.policy import Choice, Policy, RandomPolicy, Sight, explore
-from remuda.testing import GIFTS, MASKED, ODD, RESPAWN, UNEQUAL
+from remuda.core.fragment import Fragment, Purpose
+from remuda.core.game import Game, GameEntry, make_game
+from remuda.core.policy import Policy, PolicyBinding, PolicyInput, PolicyOutput, RandomPolicy, explore
+from remuda.core.ranges import split_evenly
+from remuda.core.task import Task
+from remuda.games.registry import find_game
+from remuda.rollout.config import RolloutConfig, empty_fragments
+from remuda.rollout.rollout import Rollout
+from remuda.testing.games import GIFTS, MASKED, ODD, RESPAWN, UNEQUAL
 
 TREASURE = find_game("treasurehunt")
 SMALL = {"height": 6, "width": 6, "turns": 12, "spawn": 0.1}
@@ -28,21 +31,21 @@ class Stacked(Policy):
     frames = 3
     extras = ("sum",)
 
-    def act(self, sight: Sight, first: int, last: int) -> Choice:
-        assert sight.obs.shape[:3] == (self.frames, *sight.keys.shape)
+    def act(self, inputs: PolicyInput, first: int, last: int) -> PolicyOutput:
+        assert inputs.obs.shape[:3] == (self.frames, *inputs.keys.shape)
         frames = np.arange(self.frames)[::-1, None, None]
-        axes = tuple(range(3, sight.obs.ndim))
-        sums = np.where(frames <= sight.ages, sight.obs.sum(axis=axes, dtype=np.float64), 0)
+        axes = tuple(range(3, inputs.obs.ndim))
+        sums = np.where(frames <= inputs.ages, inputs.obs.sum(axis=axes, dtype=np.float64), 0)
         total = (sums * (1 + frames)).sum(axis=0)
         greedy = total.astype(np.int64) % self.group.actions
-        if sight.mask is not None:
-            greedy = np.where(sight.mask[..., 0], 0, 1)
-        chance = np.full(last - first, 0.5 if sight.exploration is None else sight.exploration)
-        return Choice(explore(greedy, chance, sight, self.group.actions), {"sum": total.astype(np.float32)})
+        if inputs.mask is not None:
+            greedy = np.where(inputs.mask[..., 0], 0, 1)
+        chance = np.full(last - first, 0.5 if inputs.exploration is None else inputs.exploration)
+        return PolicyOutput(explore(greedy, chance, inputs, self.group.actions), {"sum": total.astype(np.float32)})
 
 
-def seated(game: Game, policy: type[Policy] = Stacked) -> list[Seat]:
-    return [Seat(g, 0, group.size, policy(group, group.size)) for g, group in enumerate(game.spec.groups)]
+def seated(game: Game, policy: type[Policy] = Stacked) -> list[PolicyBinding]:
+    return [PolicyBinding(g, 0, group.size, policy(group, group.size)) for g, group in enumerate(game.spec.groups)]
 
 
 def begin(
@@ -52,26 +55,26 @@ def begin(
     policy: type[Policy] = Stacked,
     exploration: float | None = None,
     purpose: Purpose = Purpose.TRAIN,
-    **manner: Any,
-) -> Player:
+    **config: Any,
+) -> Rollout:
     """A player of four planned worlds that has started these episodes."""
-    manner = {"seed": 3, "worlds": 4, **manner}
-    game = make_game(entry, options, [episode % manner["worlds"] for episode in episodes])
-    player = Player(game, seated(game, policy), Manner(**manner))
+    config = {"seed": 3, "worlds": 4, **config}
+    game = make_game(entry, options, [episode % config["worlds"] for episode in episodes])
+    player = Rollout(game, seated(game, policy), RolloutConfig(**config))
     player.start(Task(tuple(episodes), purpose, exploration))
     return player
 
 
 def whole(entry: GameEntry, options: dict[str, Any], episodes: Sequence[int], **how: Any) -> list[Fragment]:
     player = begin(entry, options, episodes, **how)
-    return player.play(player.room())
+    return player.play(player.empty_fragments())
 
 
-def slices(player: Player, turns: int) -> list[list[Fragment]]:
+def slices(player: Rollout, turns: int) -> list[list[Fragment]]:
     """The started episodes, `turns` turns at a time."""
     parts = []
     while not player.game.over.all():
-        parts.append(player.play(player.room(turns)))
+        parts.append(player.play(player.empty_fragments(turns)))
     return parts
 
 
@@ -114,9 +117,9 @@ def test_one_forward_at_a_time_plays_the_same(entry: GameEntry, options: dict[st
 
 def test_a_player_can_be_used_again() -> None:
     player = begin(RESPAWN, {}, (0, 1))
-    player.play(player.room(5))
+    player.play(player.empty_fragments(5))
     player.start(Task((4, 5)))
-    (again,) = player.play(player.room())
+    (again,) = player.play(player.empty_fragments())
     (fresh,) = whole(RESPAWN, {}, (4, 5))
     assert_same_world(again, 0, fresh, 0)
     assert_same_world(again, 1, fresh, 1)
@@ -221,15 +224,15 @@ def test_dead_agents_leave_stretches_that_say_what_they_are(options: dict[str, A
     deaths = 0
     for world in range(3):
         for agent in range(3):
-            stretch = fragment.obs[fragment.before : -1, world, agent, 3]
+            segment = fragment.obs[fragment.before : -1, world, agent, 3]
             alive = fragment.alive[:, world, agent]
             assert alive[0]
             for turn in np.flatnonzero(alive):
-                lived = int((alive[:turn] & (stretch[:turn] == stretch[turn])).sum())
+                lived = int((alive[:turn] & (segment[:turn] == segment[turn])).sum())
                 assert fragment.ages[turn, world, agent] == lived
                 assert fragment.rewards[turn, world, agent] == 1 + turn
                 last = turn + 1 == fragment.turns
-                dies = not last and not (alive[turn + 1] and stretch[turn + 1] == stretch[turn])
+                dies = not last and not (alive[turn + 1] and segment[turn + 1] == segment[turn])
                 assert fragment.terminated[turn, world, agent] == dies
                 assert fragment.truncated[turn, world, agent] == last
                 deaths += dies
@@ -268,9 +271,9 @@ class Constant(Policy):
 
     extras = ("own",)
 
-    def act(self, sight: Sight, first: int, last: int) -> Choice:
-        own = np.broadcast_to(np.arange(first, last), sight.keys.shape)
-        return Choice(np.full(sight.keys.shape, self.versions[0]), {"own": own.astype(np.float32)})
+    def act(self, inputs: PolicyInput, first: int, last: int) -> PolicyOutput:
+        own = np.broadcast_to(np.arange(first, last), inputs.keys.shape)
+        return PolicyOutput(np.full(inputs.keys.shape, self.versions[0]), {"own": own.astype(np.float32)})
 
 
 def versioned(policy: Policy, version: int) -> Policy:
@@ -282,15 +285,15 @@ def versioned(policy: Policy, version: int) -> Policy:
 def test_mixed_seats_play_their_own_agents_with_their_own_version(parallel: bool) -> None:
     game = make_game(UNEQUAL, {"agents": 4}, [0, 1])
     walkers, sitters = game.spec.groups
-    seats = [
-        Seat(0, 0, 1, versioned(Constant(walkers, 1), 2)),
-        Seat(0, 1, 3, versioned(Stacked(walkers, 2), 7)),
-        Seat(0, 3, 4, versioned(Constant(walkers, 1), 1)),
-        Seat(1, 0, 5, versioned(Constant(sitters, 5), 4)),
+    bindings = [
+        PolicyBinding(0, 0, 1, versioned(Constant(walkers, 1), 2)),
+        PolicyBinding(0, 1, 3, versioned(Stacked(walkers, 2), 7)),
+        PolicyBinding(0, 3, 4, versioned(Constant(walkers, 1), 1)),
+        PolicyBinding(1, 0, 5, versioned(Constant(sitters, 5), 4)),
     ]
-    player = Player(game, seats, Manner(0, 2, parallel))
+    player = Rollout(game, bindings, RolloutConfig(0, 2, parallel))
     player.start(Task((0, 1)))
-    first, second = player.play(player.room())
+    first, second = player.play(player.empty_fragments())
     assert first.before == 2
     assert second.before == 0
     assert first.versions.tolist() == [[2, 7, 7, 1]] * 12
@@ -308,8 +311,8 @@ def test_mixed_seats_play_their_own_agents_with_their_own_version(parallel: bool
 def test_a_version_may_change_between_slices() -> None:
     player = begin(TREASURE, SMALL, (0, 1))
     for version in (3, 4):
-        player.seats[0].policy.load(player.seats[0].policy.rows, version)
-        (part,) = player.play(player.room(2))
+        player.bindings[0].policy.load(player.bindings[0].policy.rows, version)
+        (part,) = player.play(player.empty_fragments(2))
         assert (part.versions == version).all()
 
 
@@ -362,13 +365,13 @@ def test_stop_is_asked_every_turn_and_may_end_it() -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        player.play(player.room(), stop)
+        player.play(player.empty_fragments(), stop)
     assert len(calls) == 5
 
 
 @pytest.mark.parametrize(("count", "parts"), [(1, 1), (7, 3), (2, 5), (64, 2)])
 def test_shares_are_balanced_and_complete(count: int, parts: int) -> None:
-    ranges = shares(count, parts)
+    ranges = split_evenly(count, parts)
     assert [i for a, b in ranges for i in range(a, b)] == list(range(count))
     sizes = [b - a for a, b in ranges]
     assert len(sizes) == min(count, parts)
@@ -377,7 +380,7 @@ def test_shares_are_balanced_and_complete(count: int, parts: int) -> None:
 
 def test_room_is_for_the_worlds_the_plan_says() -> None:
     game = make_game(TREASURE, SMALL, [0])
-    (fragment,) = room(game.spec, seated(game), Manner(0, 4), Task((3, 9)), first_turn=2, turns=5)
+    (fragment,) = empty_fragments(game.spec, seated(game), RolloutConfig(0, 4), Task((3, 9)), first_turn=2, turns=5)
     assert fragment.origin.worlds.tolist() == [3, 1]
     assert fragment.origin.episodes.tolist() == [3, 9]
     assert (fragment.origin.first_turn, fragment.turns, fragment.before) == (2, 5, 2)

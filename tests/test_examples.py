@@ -17,14 +17,14 @@ from PIL import Image
 
 import remuda
 from commons import AGENT, BERRY, ENTRY, STEPS, Commons, CommonsOptions
-from remuda import rng
-from remuda.check import CHECKS
-from remuda.evaluate import evaluate
-from remuda.game import GameEntry, make_game
+from remuda.core import rng
+from remuda.core.game import GameEntry, make_game
+from remuda.core.rng import Stream
 from remuda.games.grid import DOWN, EMPTY, LEFT, RIGHT, WALL
-from remuda.herd import assign, make_seat
-from remuda.rng import Stream
-from remuda.settings import make_plan, spec_of
+from remuda.learners.herd import assign, bind_policy
+from remuda.runs.evaluation import evaluate
+from remuda.runs.settings import make_plan, spec_of
+from remuda.testing.check import CHECKS
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "examples" / "commons.py"
@@ -165,8 +165,8 @@ def random_returns(**settings: Any) -> list[float]:
     """What random players get, per agent."""
     plan = make_plan({"game": "commons:ENTRY", "learner": "random", **settings})
     spec = spec_of(plan)
-    seats = [make_seat(part, plan, spec, "cpu") for part in assign(plan, spec)]
-    returns: list[float] = evaluate(plan, spec, seats, 64).summary()["mean_return"]
+    bindings = [bind_policy(part, plan, spec, "cpu") for part in assign(plan, spec)]
+    returns: list[float] = evaluate(plan, spec, bindings, 64).summary()["mean_return"]
     return returns
 
 

@@ -19,18 +19,20 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file
 
 import remuda
-from remuda.collect import Manner, Player, Task
-from remuda.export import NETWORK, ONNX, WEIGHTS, export
-from remuda.fragment import Fragment, Purpose
-from remuda.game import make_game
-from remuda.games import find_game
-from remuda.learners.experience import windows
-from remuda.learners.iqn import IQNPolicy
-from remuda.learners.ppo import PPOPolicy
+from remuda.core.fragment import Fragment, Purpose
+from remuda.core.game import make_game
+from remuda.core.policy import Policy
+from remuda.core.task import Task
+from remuda.games.registry import find_game
+from remuda.learners.iqn.policy import IQNPolicy
+from remuda.learners.ppo.experience import windows
+from remuda.learners.ppo.policy import PPOPolicy
 from remuda.learners.stack import pad_windows
-from remuda.policy import Policy
-from remuda.run import Run
-from remuda.telemetry.report import seats_of
+from remuda.rollout.config import RolloutConfig
+from remuda.rollout.rollout import Rollout
+from remuda.runs.export import NETWORK, ONNX, WEIGHTS, export
+from remuda.runs.film import trained_bindings
+from remuda.runs.run import Run
 
 SMALL: dict[str, Any] = {
     "worlds": 3, "total_episodes": 12, "deterministic": True, "device": "cpu", "pictures": False,
@@ -112,9 +114,9 @@ def played(run: Run, episodes: int = 4) -> list[Fragment]:
     """Greedy test episodes of the trained herd."""
     worlds = [episode % run.plan.worlds for episode in range(episodes)]
     game = make_game(find_game(run.plan.game), run.plan.options, worlds)
-    player = Player(game, seats_of(run), Manner.of(run.plan))
+    player = Rollout(game, trained_bindings(run), RolloutConfig.of(run.plan))
     player.start(Task(tuple(range(episodes)), Purpose.TEST, exploration=0.0))
-    return player.play(player.room())
+    return player.play(player.empty_fragments())
 
 
 def of_agent(run: Run, agent: int) -> tuple[Any, Policy, int, int]:

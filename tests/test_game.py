@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from remuda import rng
-from remuda.errors import ConfigError, UnknownName
-from remuda.game import Group, Signals, make_game
-from remuda.games import SHIPPED, find_game
-from remuda.rng import Stream
-from remuda.testing import GIFTS, MASKED, UNEQUAL, Masked, OddOptions, Unequal
+from remuda.core import rng
+from remuda.core.errors import ConfigError, UnknownName
+from remuda.core.game import Group, Signals, make_game
+from remuda.core.rng import Stream
+from remuda.games.registry import SHIPPED, find_game
+from remuda.testing.games import GIFTS, MASKED, UNEQUAL, Masked, OddOptions, Unequal
 
 
 @pytest.mark.parametrize("name", SHIPPED)

@@ -11,17 +11,19 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from remuda import rng
-from remuda.check import seats
-from remuda.collect import Manner, Player, Task
-from remuda.fragment import Fragment
-from remuda.game import make_game
-from remuda.games import find_game
-from remuda.learners.iqn import IQN
-from remuda.learners.learner import Learner, Post
-from remuda.policy import Sight
-from remuda.rng import Stream
-from remuda.threads import one_thread_each
+from remuda.core import rng
+from remuda.core.fragment import Fragment
+from remuda.core.game import make_game
+from remuda.core.learner import Learner, LearnerContext
+from remuda.core.policy import PolicyInput
+from remuda.core.rng import Stream
+from remuda.core.task import Task
+from remuda.core.threads import one_thread_each
+from remuda.games.registry import find_game
+from remuda.learners.iqn.learner import IQN
+from remuda.rollout.config import RolloutConfig
+from remuda.rollout.rollout import Rollout
+from remuda.rollout.warm_up import bindings
 
 AGENTS, WORLDS, TURNS, UPDATES = 5, 3, 12, 3
 OTHERS = [0, 1, 3, 4]  # everybody but agent 2
@@ -33,18 +35,18 @@ ROUNDS = 3
 def fragments() -> list[Fragment]:
     """Three rounds of random play."""
     game = make_game(find_game("treasurehunt"), GAME, range(WORLDS))
-    player = Player(game, seats(game), Manner(0, WORLDS))
+    player = Rollout(game, bindings(game), RolloutConfig(0, WORLDS))
     result = []
     for first in range(0, ROUNDS * WORLDS, WORLDS):
         player.start(Task(tuple(range(first, first + WORLDS))))
-        result.append(player.play(player.room())[0])
+        result.append(player.play(player.empty_fragments())[0])
     return result
 
 
 def learner(first: int = 0, last: int = AGENTS, **options: Any) -> Learner:
     group = make_game(find_game("treasurehunt"), GAME, [0]).spec.groups[0]
-    post = Post(group, 0, first, last, first, 0, TURNS, WORLDS, ROUNDS * UPDATES)
-    return IQN(post, IQN.options_type().read({**SMALL, **options}, "learner iqn"))
+    context = LearnerContext(group, 0, first, last, first, 0, TURNS, WORLDS, ROUNDS * UPDATES)
+    return IQN(context, IQN.options_type().read({**SMALL, **options}, "learner iqn"))
 
 
 def teach(student: Learner, rounds: Sequence[Fragment]) -> dict[str, NDArray[Any]]:
@@ -149,7 +151,7 @@ def test_default_networks_learn_stacked_what_they_learn_alone(precision: str) ->
 
     def at_precision(first: int, last: int) -> Learner:
         plain = learner(first, last, **default)
-        return IQN(dataclasses.replace(plain.post, precision=precision), plain.options)
+        return IQN(dataclasses.replace(plain.context, precision=precision), plain.options)
 
     whole = teach(at_precision(0, 3), rounds)
     for agent in range(3):
@@ -159,16 +161,16 @@ def test_default_networks_learn_stacked_what_they_learn_alone(precision: str) ->
 
 def test_agents_choose_by_their_own_rows() -> None:
     student = learner(epsilon=0.0)
-    policy = IQN.make_policy(student.post.group, AGENTS, student.options, "fp32", "cpu")
+    policy = IQN.make_policy(student.context.group, AGENTS, student.options, "fp32", "cpu")
     fragment = fragments()[0]
     keys = rng.keys(rng.keys(rng.key(0, Stream.CHECK), np.arange(WORLDS))[:, None], np.arange(AGENTS))
-    sight = Sight(fragment.obs[4:6], np.full((WORLDS, AGENTS), 5), None, keys, 0.0)
+    inputs = PolicyInput(fragment.obs[4:6], np.full((WORLDS, AGENTS), 5), None, keys, 0.0)
 
     def choose(change: float) -> NDArray[np.int64]:
         rows = student.rows()
         rows[2, :-1] += change * rng.uniforms(rng.keys(rng.key(0, Stream.CHECK), np.arange(1)), rows.shape[1] - 1)[0]
         policy.load(rows, 0)
-        return policy.act(sight, 0, AGENTS).actions
+        return policy.act(inputs, 0, AGENTS).actions
 
     usual = choose(0.0)
     others = [choose(change) for change in (-3.0, -1.0, 1.0, 3.0)]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from remuda import kernels
+from remuda.core import kernels
 
 KIT = """
 from remuda.kernels import kernel

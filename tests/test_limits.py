@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from remuda import limits
-from remuda.errors import ConfigError
+from remuda.core.errors import ConfigError
+from remuda.runs import limits
 
 
 def test_memory_is_refused_with_what_is_needed_and_free(

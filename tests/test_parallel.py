@@ -18,12 +18,14 @@ import pytest
 import yaml
 
 import remuda
-from remuda import engines, threads
-from remuda.config import Parallel, Plan, read_assignments
-from remuda.errors import ConfigError, UsageError
-from remuda.learners.iqn import IQN
-from remuda.placement import supervise
-from remuda.settings import make_plan, spec_of
+from remuda.core import threads
+from remuda.core.errors import ConfigError, UsageError
+from remuda.core.plan import ParallelSwitches, Plan
+from remuda.core.yamlfile import read_assignments
+from remuda.engines import table as engines
+from remuda.learners.iqn.learner import IQN
+from remuda.runs.settings import make_plan, spec_of
+from remuda.transport import worker_pool as supervise
 
 FAMILIAR = (
     "{enabled: true, parallel_actions: true, parallel_training: true, async_learning: true, train_interval: 4, "
@@ -75,7 +77,7 @@ def test_rows_are_all_there_are() -> None:
 
 def test_what_is_left_out_is_as_it_always_was() -> None:
     full = yaml.safe_load(FAMILIAR)
-    assert {name: info.default for name, info in Parallel.model_fields.items()} == {**full, "train_interval": 1}
+    assert {name: info.default for name, info in ParallelSwitches.model_fields.items()} == {**full, "train_interval": 1}
     assert plan_of(parallel={}) == plan_of(parallel={**full, "train_interval": 1}, worlds=5).model_copy(
         update={"episodes_per_update": None}
     )
@@ -399,9 +401,9 @@ def test_the_trial_prepares_the_fork_server(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(BaseProcess, "start", start)
     plan = make_plan({**LONELY, "engine": "auto"})
     assert engines.choose_engine(plan, spec_of(plan))[0].engine == "sequential"
-    assert Plan(**json.loads(seen[supervise.REHEARSE])["plan"]).game == LONELY["game"]
+    assert Plan(**json.loads(seen[supervise.WARM_UP_VARIABLE])["plan"]).game == LONELY["game"]
     assert {name: seen[name] for name in supervise.ONE_THREAD} == supervise.ONE_THREAD
-    assert supervise.REHEARSE not in os.environ
+    assert supervise.WARM_UP_VARIABLE not in os.environ
 
 
 def test_reasons_for_no_processes(monkeypatch: pytest.MonkeyPatch) -> None:

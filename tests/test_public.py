@@ -38,7 +38,7 @@ def test_the_version_is_the_installed_one() -> None:
 
 
 def test_every_error_is_one_of_ours() -> None:
-    from remuda import errors
+    from remuda.core import errors
 
     ours = [thing for thing in vars(errors).values() if isinstance(thing, type) and thing.__module__ == errors.__name__]
     assert len(ours) >= 9

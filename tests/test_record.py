@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from remuda.errors import ConfigError, RemudaError, TraceError
-from remuda.evaluate import Cast, evaluate
-from remuda.game import make_game
-from remuda.games import find_game
-from remuda.record import Recording, read, record
+from remuda.core.errors import ConfigError, RemudaError, TraceError
+from remuda.core.game import make_game
+from remuda.games.registry import find_game
+from remuda.runs.evaluation import EvaluationSetup, evaluate
+from remuda.runs.recording import Recording, read, record
 
 GAMES: dict[str, dict[str, Any]] = {
     "treasurehunt": {"agents": 2, "turns": 15, "spawn": 0.1, "height": 9},
@@ -144,8 +144,8 @@ def test_metrics_are_told_turn_by_turn(tmp_path: Path) -> None:
 def test_a_trained_herd_plays_as_when_it_is_evaluated(trained: Any, tmp_path: Path) -> None:
     run = trained()
     recording = record(run.path, tmp_path / "a.npz", 70)  # more than are played at once
-    cast = Cast.of(run.path, {})
-    scores = evaluate(cast.plan, cast.spec, cast.seats, 70)
+    setup = EvaluationSetup.of(run.path, {})
+    scores = evaluate(setup.plan, setup.spec, setup.bindings, 70)
     (group,) = recording.groups
     returns = np.where(group.alive, group.rewards, 0).sum(axis=1, dtype=np.float64)
     assert np.array_equal(returns, scores.returns)

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from remuda import rng
-from remuda.rng import Stream
+from remuda.core import rng
+from remuda.core.rng import Stream
 
 SCRIPT = """
 import numpy as np

@@ -18,11 +18,11 @@ from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import remuda
-from remuda import checkpoint
-from remuda.config import read_yaml
-from remuda.errors import RunError
-from remuda.evaluate import evaluate
-from remuda.telemetry.report import seats_of
+from remuda.core.errors import RunError
+from remuda.core.yamlfile import read_yaml
+from remuda.runs import checkpoint
+from remuda.runs.evaluation import evaluate
+from remuda.runs.film import trained_bindings
 
 GAME_METRICS = {"return", "gems", "food", "bones", "bumps"}
 LEARNING = {"loss", "grad_norm", "epsilon"}
@@ -91,12 +91,12 @@ def test_mean_returns_are_those_of_the_last_and_first_tenth(full: remuda.Run) ->
 
 
 def test_tensorboard_has_every_metric_of_every_agent(full: remuda.Run) -> None:
-    board = EventAccumulator(str(full.path / "tensorboard"), {"scalars": 0})
-    board.Reload()
+    store = EventAccumulator(str(full.path / "tensorboard"), {"scalars": 0})
+    store.Reload()
     wanted = {f"train/{name}/foragers{agent}" for name in GAME_METRICS | LEARNING for agent in range(2)}
     wanted |= {f"evaluate/{name}/foragers{agent}" for name in GAME_METRICS | {"return_se"} for agent in range(2)}
-    assert set(board.Tags()["scalars"]) == wanted
-    events = board.Scalars("train/loss/foragers1")
+    assert set(store.Tags()["scalars"]) == wanted
+    events = store.Scalars("train/loss/foragers1")
     assert [event.step for event in events] == [3, 6, 9, 12]
     table = full.metrics
     np.testing.assert_allclose([event.value for event in events], table["loss"][table["agent"] == 1], rtol=1e-4)
@@ -342,7 +342,9 @@ def test_the_first_start_says_that_it_compiles_and_the_second_does_not(tmp_path:
 
 def test_evaluation_after_training_plays_episodes_that_chose_nothing(trained: Any) -> None:
     run = trained()
-    scores = evaluate(run.plan, run.spec, seats_of(run), run.plan.evaluate_episodes)
-    again = evaluate(run.plan.model_copy(update={"n_workers": 2}), run.spec, seats_of(run), run.plan.evaluate_episodes)
+    scores = evaluate(run.plan, run.spec, trained_bindings(run), run.plan.evaluate_episodes)
+    again = evaluate(
+        run.plan.model_copy(update={"n_workers": 2}), run.spec, trained_bindings(run), run.plan.evaluate_episodes
+    )
     assert np.array_equal(scores.returns, again.returns), "the same episodes, however they are shared out"
     assert scores.returns.mean(axis=0).tolist() != run.result["evaluation"]["mean_return"]

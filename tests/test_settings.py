@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import remuda
-from remuda.config import Plan, read_assignments, read_yaml, write_yaml
-from remuda.errors import UsageError
-from remuda.settings import make_plan
+from remuda.core.errors import UsageError
+from remuda.core.plan import Plan
+from remuda.core.yamlfile import read_assignments, read_yaml, write_yaml
+from remuda.runs.settings import make_plan
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "unknown game": ({"game": "treasurehnt"}, "treasurehunt"),

@@ -8,23 +8,26 @@ from typing import Any
 import numpy as np
 import pytest
 
-from remuda import rng
-from remuda.check import check, seats
-from remuda.collect import Manner, Player, Task
-from remuda.errors import ConfigError
-from remuda.fragment import Fragment
-from remuda.game import GameEntry, Pace, make_game
-from remuda.rng import Stream
-from remuda.testing import BUSY, SLOW, Slow, SlowOptions, churn
+from remuda.core import rng
+from remuda.core.errors import ConfigError
+from remuda.core.fragment import Fragment
+from remuda.core.game import GameEntry, Pace, make_game
+from remuda.core.rng import Stream
+from remuda.core.task import Task
+from remuda.rollout.config import RolloutConfig
+from remuda.rollout.rollout import Rollout
+from remuda.rollout.warm_up import bindings
+from remuda.testing.check import check
+from remuda.testing.games import BUSY, SLOW, Slow, SlowOptions, churn
 
 SHORT = {"mean_ms": 0.1, "long_ms": 0.5}
 
 
 def play(entry: GameEntry, episodes: tuple[int, ...], **options: Any) -> Fragment:
     game = make_game(entry, options, episodes)
-    player = Player(game, seats(game), Manner(0, 100))
+    player = Rollout(game, bindings(game), RolloutConfig(0, 100))
     player.start(Task(episodes))
-    return player.play(player.room())[0]
+    return player.play(player.empty_fragments())[0]
 
 
 @pytest.mark.parametrize(("entry", "options"), [(SLOW, SHORT), (BUSY, {"work": 50})])

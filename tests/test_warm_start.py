@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import remuda
-from remuda.errors import ConfigError, RunError
-from remuda.replay import replay
+from remuda.core.errors import ConfigError, RunError
+from remuda.runs.replay import replay
 
 IQN_ALONE = ("layer", "quantiles", "acting_quantiles", "batch_size", "memory")
 PPO: dict[str, Any] = {"learner": "ppo", "layers": [8], "minibatches": 2, "passes": 2, **dict.fromkeys(IQN_ALONE)}

@@ -1,5 +1,5 @@
 """`python -m remuda` is the command line."""
 
-from remuda.cli import main
+from remuda.cli.main import main
 
 main()

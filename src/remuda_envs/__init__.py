@@ -25,8 +25,8 @@ def register_envs() -> None:
         if name not in registry:
             register(
                 id=name,
-                entry_point="remuda.adapters.out_gymnasium:WorldEnv",
-                vector_entry_point="remuda.adapters.out_gymnasium:WorldsEnv",
+                entry_point="remuda.adapters.outbound.gymnasium:WorldEnv",
+                vector_entry_point="remuda.adapters.outbound.gymnasium:WorldsEnv",
                 kwargs=settings,
             )
 

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
-from remuda.adapters import sorrel
-from remuda.adapters.chance import Chance
-from remuda.config import Options
-from remuda.game import Game, GameEntry, Pace
+from remuda.adapters.inbound import sorrel
+from remuda.adapters.inbound.global_generators import GlobalGenerators
+from remuda.core.game import Game, GameEntry, Pace
+from remuda.core.options import Options
 
 
 class Entity:
@@ -268,7 +268,7 @@ def _make(options: MeadowOptions, worlds: Sequence[int]) -> Game:
     def make() -> Meadow:
         return meadow((*[Walker] * 2, *[Runner] * options.runners), options.stop)
 
-    with Chance().lent():  # worlds of other threads are being played
+    with GlobalGenerators().lent():  # worlds of other threads are being played
         made = make()
     return sorrel.build("meadow", made, make, options.turns, len(worlds))
 

@@ -14,20 +14,20 @@ import numpy as np
 import pytest
 
 import remuda
-from remuda import rng
-from remuda.adapters.worlds import Simulators
-from remuda.check import check
-from remuda.engines import choose_engine
-from remuda.errors import ConfigError
-from remuda.evaluate import evaluate
-from remuda.game import make_game
-from remuda.games import find_game
+from remuda.adapters.inbound.worlds import Simulators
+from remuda.core import rng
+from remuda.core.errors import ConfigError
+from remuda.core.game import make_game
+from remuda.core.rng import Stream
+from remuda.engines.collectors.task_size import task_size
+from remuda.engines.table import choose_engine
 from remuda.games.cage2.game import METRICS
 from remuda.games.cage2.network import ANALYSE, NAMES, RESTORE, VERBS, action_name, action_of
-from remuda.herd import assign, make_seat
-from remuda.placement.pool import task_size
-from remuda.rng import Stream
-from remuda.settings import make_plan, spec_of
+from remuda.games.registry import find_game
+from remuda.learners.herd import assign, bind_policy
+from remuda.runs.evaluation import evaluate
+from remuda.runs.settings import make_plan, spec_of
+from remuda.testing.check import check
 
 MISSING = "cage-challenge-2"
 APACHE, SMSS = VERBS.index("DecoyApache"), VERBS.index("DecoySmss")
@@ -230,8 +230,8 @@ def test_the_wrappers_differ_where_a_decoy_meets_a_scan(wrapper: str, shown: boo
 def test_scripted_defenders_and_trained_ones_are_scored_there(tmp_path: Path, cli: Any) -> None:
     plan = make_plan({"game": "cage2", "learner": "react_restore", "simulator": "cyborg", "steps": 12, "seed": 3})
     spec = spec_of(plan)
-    seats = [make_seat(part, plan, spec, "cpu") for part in assign(plan, spec)]
-    scores = evaluate(plan, spec, seats, 6)
+    bindings = [bind_policy(part, plan, spec, "cpu") for part in assign(plan, spec)]
+    scores = evaluate(plan, spec, bindings, 6)
     assert scores.returns.shape == (6, 1)
     assert (scores.metrics["restores"] >= 0).all()
     run = remuda.train(

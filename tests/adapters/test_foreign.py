@@ -13,16 +13,19 @@ import pytest
 from foreign_games import GAMES, with_chance
 
 import remuda
-from remuda.adapters.pettingzoo import parallel_env
-from remuda.check import check, seats
-from remuda.collect import Manner, Player, Task
-from remuda.engines import ENGINES, choose_engine
-from remuda.errors import ConfigError
-from remuda.fragment import Fragment
-from remuda.game import Game, make_game
-from remuda.games import find_game
-from remuda.placement.pool import task_size
-from remuda.settings import make_plan, spec_of
+from remuda.adapters.inbound.pettingzoo import parallel_env
+from remuda.core.errors import ConfigError
+from remuda.core.fragment import Fragment
+from remuda.core.game import Game, make_game
+from remuda.core.task import Task
+from remuda.engines.collectors.task_size import task_size
+from remuda.engines.table import ENGINES, choose_engine
+from remuda.games.registry import find_game
+from remuda.rollout.config import RolloutConfig
+from remuda.rollout.rollout import Rollout
+from remuda.rollout.warm_up import bindings
+from remuda.runs.settings import make_plan, spec_of
+from remuda.testing.check import check
 
 HERE = "foreign_games"
 SMALL: dict[str, dict[str, Any]] = {
@@ -89,9 +92,9 @@ def test_the_conformance_suite_finds_nothing(name: str) -> None:
 
 def played(name: str, worlds: int = 2, **options: Any) -> tuple[Game, list[Fragment]]:
     game = make_game(find_game(name), {**GAMES.get(name, {}), **options}, range(worlds))
-    player = Player(game, seats(game), Manner(0, worlds))
+    player = Rollout(game, bindings(game), RolloutConfig(0, worlds))
     player.start(Task(tuple(range(worlds))))
-    return game, player.play(player.room())
+    return game, player.play(player.empty_fragments())
 
 
 def test_agents_of_unequal_shape_are_groups_of_their_own() -> None:

@@ -12,10 +12,10 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode
 
-from remuda.adapters.out_gymnasium import WorldEnv, WorldsEnv
-from remuda.errors import ConfigError, OrderError, UnknownName
-from remuda.game import GameEntry
-from remuda.testing import GIFTS, MASKED, RESPAWN
+from remuda.adapters.outbound.gymnasium import WorldEnv, WorldsEnv
+from remuda.core.errors import ConfigError, OrderError, UnknownName
+from remuda.core.game import GameEntry
+from remuda.testing.games import GIFTS, MASKED, RESPAWN
 from remuda_envs import ENVS
 
 WORLDS = 7

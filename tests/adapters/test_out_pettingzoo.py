@@ -9,15 +9,18 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from remuda import rng
-from remuda.adapters.out_pettingzoo import HerdEnv, parallel_env
-from remuda.collect import Manner, Player, Seat, Task
-from remuda.errors import ConfigError, OrderError, UnknownName
-from remuda.game import GameEntry, make_game
-from remuda.games import find_game
-from remuda.replay import Repeating
-from remuda.rng import Stream
-from remuda.testing import GIFTS, MASKED, RESPAWN, UNEQUAL
+from remuda.adapters.outbound.pettingzoo import HerdEnv, parallel_env
+from remuda.core import rng
+from remuda.core.errors import ConfigError, OrderError, UnknownName
+from remuda.core.game import GameEntry, make_game
+from remuda.core.policy import PolicyBinding
+from remuda.core.rng import Stream
+from remuda.core.task import Task
+from remuda.games.registry import find_game
+from remuda.rollout.config import RolloutConfig
+from remuda.rollout.rollout import Rollout
+from remuda.runs.replay import RecordedActions
+from remuda.testing.games import GIFTS, MASKED, RESPAWN, UNEQUAL
 
 with warnings.catch_warnings(action="ignore"):  # about PettingZoo's own games
     from pettingzoo.test import parallel_api_test, parallel_seed_test
@@ -94,11 +97,13 @@ def test_an_episode_is_what_our_own_player_sees_of_it(name: str) -> None:
 
     entry = find_game(game) if isinstance(game, str) else game
     again = make_game(entry, options, [0])
-    seats = [Seat(g, 0, group.size, Repeating(group, actions[g])) for g, group in enumerate(spec.groups)]
-    player = Player(again, seats, Manner(0, 1))
+    bindings = [
+        PolicyBinding(g, 0, group.size, RecordedActions(group, actions[g])) for g, group in enumerate(spec.groups)
+    ]
+    player = Rollout(again, bindings, RolloutConfig(0, 1))
     player.start(Task((0,)))
     again.reset(np.zeros(1, np.int64), np.array([rng.key(11, Stream.OUTSIDE, 0)]))
-    fragments = player.play(player.room(turn))
+    fragments = player.play(player.empty_fragments(turn))
     present = set(places)
     for t in range(turn):
         observations, (_, rewards, terminated, truncated) = seen[t][0], seen[t + 1]
@@ -140,7 +145,7 @@ def test_names_and_spaces() -> None:
 
 
 def test_unbounded_integers_have_the_limits_of_their_dtype() -> None:
-    from remuda.testing import BROKEN
+    from remuda.testing.games import BROKEN
 
     space = parallel_env(BROKEN["oneaction"]).observation_space("agent_0")
     limits = np.iinfo(np.int32)

@@ -16,15 +16,17 @@ import sorrel_standin as standin
 import torch
 
 import remuda
-from remuda import rng
-from remuda.adapters import sorrel
-from remuda.adapters.worlds import Simulators
-from remuda.check import check
-from remuda.collect import Manner, Player, Seat, Task
-from remuda.errors import ConfigError
-from remuda.game import Game, make_game
-from remuda.policy import RandomPolicy
-from remuda.rng import Stream
+from remuda.adapters.inbound import sorrel
+from remuda.adapters.inbound.worlds import Simulators
+from remuda.core import rng
+from remuda.core.errors import ConfigError
+from remuda.core.game import Game, make_game
+from remuda.core.policy import PolicyBinding, RandomPolicy
+from remuda.core.rng import Stream
+from remuda.core.task import Task
+from remuda.rollout.config import RolloutConfig
+from remuda.rollout.rollout import Rollout
+from remuda.testing.check import check
 
 SEED = 5
 
@@ -121,9 +123,11 @@ def test_everybody_sees_what_those_before_did() -> None:
     fragments = []
     for parallel in (True, False):
         game = make()
-        player = Player(game, [Seat(0, 0, 2, RandomPolicy(game.spec.groups[0], 2))], Manner(0, 1, parallel))
+        player = Rollout(
+            game, [PolicyBinding(0, 0, 2, RandomPolicy(game.spec.groups[0], 2))], RolloutConfig(0, 1, parallel)
+        )
         player.start(Task((0,)))
-        fragments += player.play(player.room())
+        fragments += player.play(player.empty_fragments())
     assert np.array_equal(fragments[0].obs, fragments[1].obs)
     assert np.array_equal(fragments[0].rewards, fragments[1].rewards)
     first, second = fragments[0].obs[fragments[0].before : -1, 0, :, :7].swapaxes(0, 1)
@@ -146,9 +150,9 @@ def test_chance_is_the_worlds_own() -> None:
 def test_threads_do_not_notice_each_other() -> None:
     def play(episode: int) -> Any:
         game = make()
-        player = Player(game, [Seat(0, 0, 2, RandomPolicy(game.spec.groups[0], 2))], Manner(0, 6))
+        player = Rollout(game, [PolicyBinding(0, 0, 2, RandomPolicy(game.spec.groups[0], 2))], RolloutConfig(0, 6))
         player.start(Task((episode,)))
-        return player.play(player.room())[0].obs
+        return player.play(player.empty_fragments())[0].obs
 
     alone = [play(episode) for episode in range(6)]
     with ThreadPoolExecutor(6) as pool:

@@ -10,8 +10,8 @@ from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remuda.adapters.spaces import Sight, count_actions, mask_of
-from remuda.errors import ConfigError
+from remuda.adapters.inbound.spaces import FlatSpace, count_actions, mask_of
+from remuda.core.errors import ConfigError
 
 SPACES: dict[str, tuple[Any, tuple[int, ...], type]] = {
     "floats": (spaces.Box(-1, 1, (2, 3), np.float32), (2, 3), np.float32),
@@ -30,11 +30,11 @@ MASK = spaces.MultiBinary(4)
 @pytest.mark.parametrize("name", SPACES)
 def test_every_space_has_a_shape_that_its_observations_keep_to(name: str) -> None:
     space, shape, dtype = SPACES[name]
-    sight = Sight(space, "somebody")
-    assert (sight.shape, sight.dtype, sight.masked) == (shape, np.dtype(dtype), False)
+    inputs = FlatSpace(space, "somebody")
+    assert (inputs.shape, inputs.dtype, inputs.masked) == (shape, np.dtype(dtype), False)
     space.seed(1)
     for _ in range(20):
-        seen = sight.see(space.sample())
+        seen = inputs.see(space.sample())
         assert seen.shape == shape
         assert seen.dtype == dtype
 
@@ -42,18 +42,18 @@ def test_every_space_has_a_shape_that_its_observations_keep_to(name: str) -> Non
 @given(st.integers(0, 4), st.lists(st.integers(0, 1), min_size=3, max_size=3))
 def test_parts_stand_one_after_another_by_key(choice: int, switches: list[int]) -> None:
     space = spaces.Dict({"z": spaces.Discrete(5), "a": spaces.MultiBinary(3)})
-    seen = Sight(space, "somebody").see({"z": choice, "a": np.array(switches, np.int8)})
+    seen = FlatSpace(space, "somebody").see({"z": choice, "a": np.array(switches, np.int8)})
     assert seen.tolist() == [*switches, *np.eye(5)[choice].tolist()]
 
 
 def test_a_mask_is_no_part_of_what_is_seen() -> None:
-    alone = Sight(spaces.Dict({"observation": spaces.Box(0, 9, (2, 2), np.int8), "action_mask": MASK}), "somebody")
+    alone = FlatSpace(spaces.Dict({"observation": spaces.Box(0, 9, (2, 2), np.int8), "action_mask": MASK}), "somebody")
     assert alone.masked
     assert (alone.shape, alone.dtype) == ((2, 2), np.int8)
     obs = {"observation": np.ones((2, 2), np.int8), "action_mask": np.array([1, 0, 1, 1], np.int8)}
     assert alone.see(obs).tolist() == [[1, 1], [1, 1]]
     assert mask_of(obs, {}).tolist() == [1, 0, 1, 1]
-    more = Sight(spaces.Dict({"x": spaces.Discrete(2), "y": spaces.Discrete(3), "action_mask": MASK}), "somebody")
+    more = FlatSpace(spaces.Dict({"x": spaces.Discrete(2), "y": spaces.Discrete(3), "action_mask": MASK}), "somebody")
     assert more.shape == (5,)
     assert more.see({"x": 1, "y": 0, "action_mask": MASK.sample()}).tolist() == [0, 1, 1, 0, 0]
     assert mask_of(7, {"action_mask": [True]}) == [True]
@@ -66,7 +66,7 @@ def test_a_mask_is_no_part_of_what_is_seen() -> None:
 )
 def test_what_has_no_size_is_refused_in_a_sentence(space: Any) -> None:
     with pytest.raises(ConfigError, match=r"agent 'bob' of zoo observes"):
-        Sight(space, "agent 'bob' of zoo")
+        FlatSpace(space, "agent 'bob' of zoo")
 
 
 def test_only_actions_that_can_be_counted_are_taken() -> None:

@@ -11,24 +11,26 @@ from typing import Any
 
 import pytest
 
-from remuda.compare.advise import advise
-from remuda.compare.measure import Figures, Trial, Variant, variants
-from remuda.compare.page import COLUMNS, duration
-from remuda.engines import ENGINES
-from remuda.errors import ConfigError, UnknownName
-from remuda.threads import cores
+from remuda.core.errors import ConfigError, UnknownName
+from remuda.core.machine import cores
+from remuda.engines.table import ENGINES
+from remuda.studies.compare.advise import advise
+from remuda.studies.compare.measure import EngineVariant, Measurement, VariantMeasurements, variants
+from remuda.studies.compare.page import COLUMNS, duration
 
 TINY = ["agents=2", "height=7", "width=7", "turns=12", "layer=16", "quantiles=4", "batch_size=8", "memory=256"]
 
 
-def figures(engine: str, workers: int, *rates: float, **others: float) -> Figures:
+def figures(engine: str, workers: int, *rates: float, **others: float) -> VariantMeasurements:
     """As if they had been measured."""
     facts: dict[str, Any] = {
         "agent_steps_per_s": 1.0, "cold_start_s": 5.0, "peak_bytes": 2**30, "collect_cpu_s": 0.01,
         "learn_cpu_s": 0.01, "other_cpu_s": 0.001, "collect_wall_s": 0.01, "learn_wall_s": 0.01, "lag_mean": 0.0,
         "lag_max": 0, "rounds": 9, **others,
     }  # fmt: skip
-    return Figures(Variant(engine, workers), [Trial(episodes_per_s=rate, **facts) for rate in rates])
+    return VariantMeasurements(
+        EngineVariant(engine, workers), [Measurement(episodes_per_s=rate, **facts) for rate in rates]
+    )
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +38,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The command, once, on three engines."""
     import sys
 
-    from remuda.cli import main
+    from remuda.cli.main import main
 
     folder = tmp_path_factory.mktemp("compared")
     words = [
@@ -141,9 +143,9 @@ def test_bad_input_is_one_sentence(cli: Any, words: list[str], match: str) -> No
 def test_threads_beyond_the_cores_are_not_tried() -> None:
     tried = variants("all", [1, 100])
     assert {own.engine for own in tried} == set(ENGINES)
-    assert Variant("executor", 100) in tried
-    assert Variant("ray", 100) in tried
-    assert Variant("vectorized", 100) not in tried
+    assert EngineVariant("executor", 100) in tried
+    assert EngineVariant("ray", 100) in tried
+    assert EngineVariant("vectorized", 100) not in tried
     assert sum(own.engine == "sequential" for own in tried) == 1
     with pytest.raises(UnknownName):
         variants("all,nonsense", [1])

@@ -7,25 +7,29 @@ from typing import Any
 import numpy as np
 import pytest
 
-from remuda.compare import simulate
-from remuda.compare.measure import Figures, Trial, Variant
-from remuda.compare.simulate import Machine, Sleep, Turns, Work, ideal, predict, probe
-from remuda.engines import ENGINES
-from remuda.settings import make_plan, spec_of
-from remuda.threads import cores
+from remuda.core.machine import cores
+from remuda.engines.table import ENGINES
+from remuda.runs.settings import make_plan, spec_of
+from remuda.studies.compare import simulate
+from remuda.studies.compare.measure import EngineVariant, Measurement, VariantMeasurements
+from remuda.studies.compare.simulate import Machine, Sleep, TurnTimes, Work, ideal, predict, probe
 
 COMPILED = make_plan({"game": "treasurehunt", "agents": 4, "worlds": 16})
 SIMULATOR = make_plan({"game": "remuda.testing:SLOW", "turns": 10, "worlds": 100, "episodes_per_update": 20})
-AWAKE = Turns(100.0, np.zeros(1))
+AWAKE = TurnTimes(100.0, np.zeros(1))
 
 
-def figures(engine: str, workers: int, collect: float, learn: float, other: float = 0.0, wall: float = 0.0) -> Figures:
+def figures(
+    engine: str, workers: int, collect: float, learn: float, other: float = 0.0, wall: float = 0.0
+) -> VariantMeasurements:
     """As if they had been measured; per episode."""
-    trial = Trial(1.0, 1.0, 1.0, 1, collect, learn, other, wall or collect, learn / min(workers, cores()), 0.0, 0, 9)
-    return Figures(Variant(engine, workers), [trial])
+    trial = Measurement(
+        1.0, 1.0, 1.0, 1, collect, learn, other, wall or collect, learn / min(workers, cores()), 0.0, 0, 9
+    )
+    return VariantMeasurements(EngineVariant(engine, workers), [trial])
 
 
-def rate(plan: Any, turns: Turns, own: Figures, workers: int, on: int) -> float:
+def rate(plan: Any, turns: TurnTimes, own: VariantMeasurements, workers: int, on: int) -> float:
     return predict(plan, spec_of(plan), turns, own, workers, on)
 
 
@@ -76,8 +80,8 @@ def test_actors_and_learners_share_the_cores() -> None:
 
 
 def test_who_waits_for_the_slowest_waits_longer_where_turns_are_uneven() -> None:
-    even = Turns(10.0, np.full(100, 0.1))
-    uneven = Turns(10.0, np.array([0.05] * 90 + [0.55] * 10))  # the same mean
+    even = TurnTimes(10.0, np.full(100, 0.1))
+    uneven = TurnTimes(10.0, np.array([0.05] * 90 + [0.55] * 10))  # the same mean
     for engine, loses in (("sync", True), ("executor", False)):
         own = figures(engine, 100, 0.0001, 0.0001)
         ratio = rate(SIMULATOR, uneven, own, 100, 2) / rate(SIMULATOR, even, own, 100, 2)
@@ -88,14 +92,14 @@ def test_who_waits_for_the_slowest_waits_longer_where_turns_are_uneven() -> None
 
 def test_every_engine_can_be_predicted() -> None:
     for engine in ENGINES:
-        for plan, turns in ((COMPILED, AWAKE), (SIMULATOR, Turns(10.0, np.array([0.01, 0.1])))):
+        for plan, turns in ((COMPILED, AWAKE), (SIMULATOR, TurnTimes(10.0, np.array([0.01, 0.1])))):
             assert rate(plan, turns, figures(engine, 2, 0.01, 0.01), 2, 2) > 0
 
 
 def test_the_ideal_machine_neither_waits_nor_moves_anything() -> None:
     own = [figures("sequential", 1, 0.05, 0.03, 9.0), figures("vectorized", 2, 0.01, 0.04, 9.0)]
     assert ideal(COMPILED, AWAKE, own, 2) == pytest.approx(2 / 0.04)
-    assert ideal(SIMULATOR, Turns(10.0, np.full(5, 0.1)), own, 1000) == pytest.approx(100.0)
+    assert ideal(SIMULATOR, TurnTimes(10.0, np.full(5, 0.1)), own, 1000) == pytest.approx(100.0)
 
 
 def test_a_probe_sees_whether_worlds_sleep(monkeypatch: pytest.MonkeyPatch) -> None:

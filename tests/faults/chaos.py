@@ -24,10 +24,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from remuda.game import GameEntry, Group
-from remuda.rng import Keys
-from remuda.telemetry import timeline
-from remuda.testing import OddGame, OddOptions
+from remuda.core import timeline
+from remuda.core.game import GameEntry, Group
+from remuda.core.rng import Keys
+from remuda.testing.games import OddGame, OddOptions
 
 FOLDER = "REMUDA_CHAOS"
 """The variable that names the directory with the wishes and the log; without it nothing happens."""

@@ -12,8 +12,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from remuda.game import GameEntry
-from remuda.testing import OddGame, OddOptions
+from remuda.core.game import GameEntry
+from remuda.testing.games import OddGame, OddOptions
 
 
 class FaultOptions(OddOptions):

@@ -17,10 +17,10 @@ from drill import END_S, EPISODES, PATIENCE_S, PLAN, Training
 
 import proc
 import remuda
-from remuda import training
-from remuda.errors import GameError
-from remuda.placement.processes import ProcessTrainers
-from remuda.placement.supervise import Crew
+from remuda.core.errors import GameError
+from remuda.engines.trainers.processes.trainers import ProcessTrainers
+from remuda.runs import training
+from remuda.transport.worker_pool import WorkerPool
 
 SURE = {"deterministic": True}
 ENGINES: dict[str, dict[str, Any]] = {
@@ -192,21 +192,21 @@ def test_stopping_before_the_workers_are_ready(
     faulty: Any, undisturbed: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, engine: str
 ) -> None:
     """At the first start nothing is learned yet; at the second, what was learned is not with the workers yet."""
-    begin = Crew._begin
+    begin = WorkerPool._begin
 
-    def interrupted(crew: Crew, *args: Any) -> Any:
+    def interrupted(worker_pool: WorkerPool, *args: Any) -> Any:
         os.kill(os.getpid(), signal.SIGINT)
-        monkeypatch.setattr(Crew, "_begin", begin)
-        return begin(crew, *args)
+        monkeypatch.setattr(WorkerPool, "_begin", begin)
+        return begin(worker_pool, *args)
 
-    monkeypatch.setattr(Crew, "_begin", interrupted)
+    monkeypatch.setattr(WorkerPool, "_begin", interrupted)
     run = faulty(**ENGINES[engine])
     assert (run.result["finished"], run.result["episodes"]) == (False, 0)
     assert_no_worker_is_left()
     remuda.resume(run.path, quiet=True, callback=lambda rows: rows[0]["round"] < 3)
     stopped = run.result
     assert 12 <= stopped["episodes"] < SHORT["total_episodes"]
-    monkeypatch.setattr(Crew, "_begin", interrupted)
+    monkeypatch.setattr(WorkerPool, "_begin", interrupted)
     assert remuda.resume(run.path, quiet=True).result["episodes"] == stopped["episodes"]
     assert run.result["weights_sha256"] == stopped["weights_sha256"]
     result, whole = remuda.resume(run.path, quiet=True).result, undisturbed(SHORT["total_episodes"]).result
@@ -241,19 +241,19 @@ def test_a_collecting_worker_that_dies(
 
 
 @pytest.fixture
-def crews(monkeypatch: pytest.MonkeyPatch) -> list[Crew]:
+def crews(monkeypatch: pytest.MonkeyPatch) -> list[WorkerPool]:
     """Every crew of a training in this process, by the time it has one."""
-    made: list[Crew] = []
+    made: list[WorkerPool] = []
 
-    def make(*args: Any, **kwargs: Any) -> Crew:
-        made.append(Crew(*args, **kwargs))
+    def make(*args: Any, **kwargs: Any) -> WorkerPool:
+        made.append(WorkerPool(*args, **kwargs))
         return made[-1]
 
     monkeypatch.setattr(training, "Crew", make)
     return made
 
 
-def kill_after(round_: int, crews: list[Crew], name: str) -> Callable[[list[dict[str, Any]]], None]:
+def kill_after(round_: int, crews: list[WorkerPool], name: str) -> Callable[[list[dict[str, Any]]], None]:
     """A callback that kills a worker once this round is learned."""
 
     def callback(rows: list[dict[str, Any]]) -> None:

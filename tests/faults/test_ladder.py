@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 import remuda
-from remuda.errors import GameError, LearnerError
-from remuda.faults import FAILURES, FEWEST, LAPSES, read_failure
-from remuda.game import GameEntry, Group
-from remuda.learners.iqn import IQN
-from remuda.learners.ppo import PPO
-from remuda.rng import Keys, below
-from remuda.testing import OddGame, OddOptions
+from remuda.core.errors import GameError, LearnerError
+from remuda.core.game import GameEntry, Group
+from remuda.core.rng import Keys, below
+from remuda.learners.iqn.learner import IQN
+from remuda.learners.ppo.learner import PPO
+from remuda.runs.failure_log import FAILURES, FEWEST, LAPSES, read_failure
+from remuda.testing.games import OddGame, OddOptions
 
 COMMON: dict[str, Any] = {
     "agents": 2, "turns": 8, "worlds": 4, "total_episodes": 24, "n_workers": 2, "evaluate_episodes": 4,
@@ -221,7 +221,7 @@ def test_what_is_not_finite_costs_its_agent_that_update_and_nobody_else(
 
     def spoil(self: Any, *args: Any) -> Any:
         result = original(self, *args)
-        mine = self.post.herd_first == 0
+        mine = self.context.herd_first == 0
         spoilt[0] += mine
         if mine and spoilt[0] in (2, 3):
             rows, *rest = result if isinstance(result, tuple) else (result,)

@@ -17,9 +17,10 @@ from drill import EPISODES, PATIENCE_S, PLAN, Training
 
 import proc
 import remuda
-from remuda import limits
-from remuda.placement import ray as placement
-from remuda.placement.ray import RayCollectors, require_ray
+from remuda.engines.collectors.ray import collectors as placement
+from remuda.engines.collectors.ray.cluster import require_ray
+from remuda.engines.collectors.ray.collectors import RayCollectors
+from remuda.runs import limits
 
 SHORT = {**PLAN, "total_episodes": 24, "engine": "ray", "deterministic": True}
 HERE = Path(__file__).parent
@@ -188,9 +189,9 @@ def test_weights_are_put_once_per_version_and_fragments_are_not_copied(
         puts.append(value)
         return put(value)
 
-    def looked_at(self: RayCollectors, hand: Any, reference: Any, outcome: Any) -> None:
+    def looked_at(self: RayCollectors, handle: Any, reference: Any, outcome: Any) -> None:
         writeable.extend(fragment.obs.flags.writeable for fragment in outcome.fragments)
-        done(self, hand, reference, outcome)
+        done(self, handle, reference, outcome)
 
     monkeypatch.setattr(ray, "put", counted)
     monkeypatch.setattr(RayCollectors, "_done", looked_at)

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from remuda.errors import UsageError
+from remuda.core.errors import UsageError
 
 PATIENCE_S = 200  # for one example: what takes longer hangs
 MOST_MEMORY = 200 << 20

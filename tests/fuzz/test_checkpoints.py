@@ -21,9 +21,9 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
 import remuda
-from remuda import checkpoint
-from remuda.checkpoint import CHECKPOINTS, INDEX
-from remuda.telemetry.report import seats_of
+from remuda.runs import checkpoint
+from remuda.runs.checkpoint import CHECKPOINTS, INDEX
+from remuda.runs.film import trained_bindings
 
 PLAN: dict[str, Any] = {
     "agents": 1, "turns": 6, "learners": {"0": "iqn", "1-2": "ppo"}, "worlds": 2, "total_episodes": 12, "lag": 1,
@@ -103,7 +103,7 @@ def use(run: Path) -> list[str | None]:
     """What is said when it is looked for, played with and gone on from."""
     return [
         refusal(lambda: remuda.Run(run).checkpoint()),
-        refusal(lambda: seats_of(remuda.Run(run))),
+        refusal(lambda: trained_bindings(remuda.Run(run))),
         resume(run),
     ]
 
@@ -121,7 +121,7 @@ def test_damaged_files_are_refused(copies: Any, count: int) -> None:
             said = refusal(lambda: remuda.Run(run).checkpoint())
             assert said is not None or bad == good or name == INDEX
             assert said is None or f"use --checkpoint {OLDER}" in said
-            refusal(lambda: seats_of(remuda.Run(run)))
+            refusal(lambda: trained_bindings(remuda.Run(run)))
             if said:
                 assert resume(run) == said
 
@@ -209,7 +209,7 @@ def test_numbers_that_are_none_are_refused_wherever_they_stand(copies: Any, file
             said = refusal(lambda: checkpoint.read(newest(run), file.removesuffix(".safetensors")))
             assert said is not None, f"{key} of {file} may be {number}"
             assert "not finite" in said
-        assert refusal(lambda: seats_of(remuda.Run(run))) if "policy" in file else resume(run)
+        assert refusal(lambda: trained_bindings(remuda.Run(run))) if "policy" in file else resume(run)
 
 
 @times(15, 500)
@@ -398,7 +398,7 @@ def test_no_name_leads_out_of_the_run(copies: Any, count: int) -> None:
                 found = refusal(lambda own=own: remuda.Run(run).checkpoint(own))
                 assert found is not None
                 assert NEWEST in found
-                assert refusal(lambda own=own: seats_of(remuda.Run(run), own)) == found or own == name
+                assert refusal(lambda own=own: trained_bindings(remuda.Run(run), own)) == found or own == name
                 assert resume(run, own) is not None
             assert listing(run.parent / "elsewhere") == before
 
@@ -472,7 +472,7 @@ def test_networks_that_no_machine_can_hold_are_one_sentence(copies: Any, size: i
         plan = yaml.safe_load((run / "config.yaml").read_text())
         plan["learner_options"]["iqn"]["layer"] = size
         (run / "config.yaml").write_text(yaml.safe_dump(plan))
-        assert refusal(lambda: seats_of(remuda.Run(run))) is not None
+        assert refusal(lambda: trained_bindings(remuda.Run(run))) is not None
 
 
 def test_a_herd_that_is_too_small_to_be_frozen(half: Path) -> None:

@@ -13,16 +13,17 @@ from hostile import deep, frugal, harmless, often, plain, refusal, times, trees
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from remuda import config
-from remuda.config import MOST_BYTES, Parallel, Plan, read_assignments, read_yaml, write_yaml
-from remuda.errors import ConfigError
+from remuda.core import yamlfile as config
+from remuda.core.errors import ConfigError
+from remuda.core.plan import ParallelSwitches, Plan
+from remuda.core.yamlfile import MOST_BYTES, read_assignments, read_yaml, write_yaml
 from remuda.games.cage2.game import Cage2Options
 from remuda.games.treasurehunt import TreasurehuntOptions
-from remuda.learners.iqn import IQNOptions
-from remuda.learners.ppo import PPOOptions
-from remuda.settings import make_plan
+from remuda.learners.iqn.options import IQNOptions
+from remuda.learners.ppo.options import PPOOptions
+from remuda.runs.settings import make_plan
 
-OWNERS = (Plan, Parallel, TreasurehuntOptions, Cage2Options, IQNOptions, PPOOptions)
+OWNERS = (Plan, ParallelSwitches, TreasurehuntOptions, Cage2Options, IQNOptions, PPOOptions)
 NAMES = [
     *dict.fromkeys(name for owner in OWNERS for name in owner.model_fields),
     "epochs", "parallel", "train_interval", "policy", "red_agent", "game.turns", "iqn.lr", "ppo.x", "x.y",

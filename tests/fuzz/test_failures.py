@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
 import remuda
-from remuda.faults import FAILURES
-from remuda.placement.processes import SCHEDULE, split
-from remuda.replay import replay, replay_failure
+from remuda.engines.trainers.processes.schedule import SCHEDULE, split
+from remuda.runs.failure_log import FAILURES
+from remuda.runs.replay import replay, replay_failure
 
 PLAN: dict[str, Any] = {
     "agents": 1, "turns": 5, "learners": {"0": "iqn", "1-2": "ppo"}, "worlds": 2, "total_episodes": 6,

@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 
 import remuda
-from remuda import rng
-from remuda.collect import Manner, Player, Seat, Task
-from remuda.errors import ConfigError, UnknownName
-from remuda.game import make_game
-from remuda.games import find_game
+from remuda.core import rng
+from remuda.core.errors import ConfigError, UnknownName
+from remuda.core.game import make_game
+from remuda.core.policy import Policy, PolicyBinding, PolicyInput
+from remuda.core.rng import Stream
+from remuda.core.task import Task
 from remuda.games.cage2.defenders import DEFENDERS, ReactMixed
 from remuda.games.cage2.game import METRICS, Cage2
 from remuda.games.cage2.network import (
@@ -33,8 +34,9 @@ from remuda.games.cage2.network import (
 )
 from remuda.games.cage2.red import AGENTS
 from remuda.games.cage2.simulator import EXPLOIT, NOBODY, SUCCEEDED
-from remuda.policy import Policy, Sight
-from remuda.rng import Stream
+from remuda.games.registry import find_game
+from remuda.rollout.config import RolloutConfig
+from remuda.rollout.rollout import Rollout
 
 TRACES = Path(__file__).parents[1] / "data" / "cage2" / "head"
 SLEEP, USER0, USER4 = 0, NAMES.index("User0"), NAMES.index("User4")
@@ -290,9 +292,9 @@ def test_the_picture_and_the_text_show_truth_belief_and_deeds() -> None:
 
 def play(policy: Policy, episodes: tuple[int, ...], **options: Any) -> np.ndarray:
     game = make_game(find_game("cage2"), {"steps": 40, **options}, episodes)
-    player = Player(game, [Seat(0, 0, 1, policy)], Manner(3, 64))
+    player = Rollout(game, [PolicyBinding(0, 0, 1, policy)], RolloutConfig(3, 64))
     player.start(Task(episodes))
-    (fragment,) = player.play(player.room())
+    (fragment,) = player.play(player.empty_fragments())
     return fragment.actions[:, :, 0]
 
 
@@ -306,10 +308,10 @@ def test_defenders_play_each_world_as_if_alone(name: str) -> None:
     assert np.array_equal(together, np.array(alone).T)
     sliced = []
     game = make_game(find_game("cage2"), {"steps": 40, **options}, [0, 1, 2, 3])
-    player = Player(game, [Seat(0, 0, 1, policy)], Manner(3, 64))
+    player = Rollout(game, [PolicyBinding(0, 0, 1, policy)], RolloutConfig(3, 64))
     player.start(Task((0, 1, 2, 3)))
     while not game.over.all():
-        sliced.append(player.play(player.room(turns=7))[0].actions[:, :, 0])
+        sliced.append(player.play(player.empty_fragments(turns=7))[0].actions[:, :, 0])
     assert np.array_equal(np.concatenate(sliced), together)
 
 
@@ -324,8 +326,8 @@ def test_defenders_do_what_was_recorded(path: Path) -> None:
     frames[policy.frames - 1 :, :, 0] = seen.swapaxes(0, 1)
     for t in range(steps):
         keys = rng.keys(rng.key(t, Stream.CHECK), np.arange(episodes))[:, None]
-        sight = Sight(frames[t : t + policy.frames], np.full((episodes, 1), t), None, keys, 0.0)
-        chosen, did = policy.act(sight, 0, 1).actions[:, 0], recorded[:, t]
+        inputs = PolicyInput(frames[t : t + policy.frames], np.full((episodes, 1), t), None, keys, 0.0)
+        chosen, did = policy.act(inputs, 0, 1).actions[:, 0], recorded[:, t]
         by_chance = (name == "react_mixed" and t >= 8) & _idle(chosen) & _idle(did)  # only then it throws dice
         assert np.array_equal(chosen[~by_chance], did[~by_chance]), t
 
@@ -342,8 +344,8 @@ def test_a_defender_says_when_an_episode_is_too_long_for_it() -> None:
 def test_exploration_is_laid_over_the_script() -> None:
     group = start().spec.groups[0]
     keys = rng.keys(rng.key(0, Stream.CHECK), np.arange(2000))[:, None]
-    sight = Sight(np.zeros((1, 2000, 1, 52), np.uint8), np.zeros((2000, 1), np.int64), None, keys, 0.5)
-    actions = DEFENDERS["sleep"](group, 1).act(sight, 0, 1).actions
+    inputs = PolicyInput(np.zeros((1, 2000, 1, 52), np.uint8), np.zeros((2000, 1), np.int64), None, keys, 0.5)
+    actions = DEFENDERS["sleep"](group, 1).act(inputs, 0, 1).actions
     assert abs((actions != 0).mean() - 0.5 * 144 / 145) < 0.06
 
 

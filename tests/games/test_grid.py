@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from remuda import rng
+from remuda.core import rng
+from remuda.core.rng import Stream
 from remuda.games import grid
-from remuda.rng import Stream
 
 
 def walled(height: int, width: int) -> np.ndarray:

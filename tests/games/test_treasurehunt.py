@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from remuda import rng
-from remuda.errors import ConfigError, UnknownName
-from remuda.game import make_game
-from remuda.games import find_game
+from remuda.core import rng
+from remuda.core.errors import ConfigError, UnknownName
+from remuda.core.game import make_game
+from remuda.core.rng import Stream
 from remuda.games.grid import DOWN, EMPTY, LEFT, RIGHT, UP, WALL
+from remuda.games.registry import find_game
 from remuda.games.treasurehunt import AGENT, BONE, BONES, BUMPS, FOOD, FOODS, GEM, GEMS, Treasurehunt
-from remuda.rng import Stream
 
 
 def start(worlds: int = 1, seed: int = 0, numbers: list[int] | None = None, **options: Any) -> Treasurehunt:

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from remuda import rng
-from remuda.errors import ConfigError
-from remuda.evaluate import Cast, evaluate
-from remuda.game import make_game
-from remuda.games import find_game
+from remuda.core import rng
+from remuda.core.errors import ConfigError
+from remuda.core.game import make_game
+from remuda.core.policy import PolicyInput
+from remuda.core.rng import Stream
 from remuda.games.cage2.defenders import DEFENDERS
 from remuda.games.cage2.game import METRICS, WORKFLOW_METRICS, Cage2
 from remuda.games.cage2.network import N_ACTIONS, NAMES, REMOVE, RESTORE, action_of
@@ -33,8 +33,8 @@ from remuda.games.cage2.workflow import (
     read_order,
     same_game,
 )
-from remuda.policy import Sight
-from remuda.rng import Stream
+from remuda.games.registry import find_game
+from remuda.runs.evaluation import EvaluationSetup, evaluate
 
 TRACES = Path(__file__).parents[1] / "data" / "cage2"
 HOSTS_OF = {
@@ -317,8 +317,8 @@ def test_orders_are_dealt_out_over_the_worlds() -> None:
 
 
 def by_order(order: str, **options: Any) -> dict[str, Any]:
-    cast = Cast.of("cage2", {"learner": "greedy_repair", "workflow": order, "seed": 3, **options})
-    return evaluate(cast.plan, cast.spec, cast.seats, 100).summary()
+    setup = EvaluationSetup.of("cage2", {"learner": "greedy_repair", "workflow": order, "seed": 3, **options})
+    return evaluate(setup.plan, setup.spec, setup.bindings, 100).summary()
 
 
 def test_greedy_repair_goes_by_the_order_it_sees() -> None:
@@ -328,16 +328,16 @@ def test_greedy_repair_goes_by_the_order_it_sees() -> None:
     for host in ("Enterprise1", "Enterprise2", "User3"):
         table[0, :, 0, 4 * NAMES.index(host) + 3] = 1
     player = DEFENDERS["greedy_repair"](game.spec.groups[0], 1)
-    sight = Sight(table, np.zeros((2, 1), np.int64), None, np.zeros((2, 1), np.uint64), 0.0)
+    inputs = PolicyInput(table, np.zeros((2, 1), np.int64), None, np.zeros((2, 1), np.uint64), 0.0)
     wanted = [action_of(RESTORE, NAMES.index(host)) for host in ("Enterprise1", "User3")]
-    assert player.act(sight, 0, 1).actions[:, 0].tolist() == wanted
+    assert player.act(inputs, 0, 1).actions[:, 0].tolist() == wanted
     table[0, :, 0, :BITS] = 0
-    assert player.act(sight, 0, 1).actions.tolist() == [[0], [0]]
+    assert player.act(inputs, 0, 1).actions.tolist() == [[0], [0]]
 
 
 def test_greedy_repair_needs_an_order_to_go_by() -> None:
     with pytest.raises(ConfigError, match="workflow="):
-        Cast.of("cage2", {"learner": "greedy_repair"})
+        EvaluationSetup.of("cage2", {"learner": "greedy_repair"})
 
 
 def test_greedy_repair_is_scored_by_its_order() -> None:

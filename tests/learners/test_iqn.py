@@ -7,16 +7,20 @@ import pytest
 import torch
 from torch import nn
 
-from remuda import rng
-from remuda.check import seats
-from remuda.collect import Manner, Player, Seat, Task
-from remuda.fragment import Fragment
-from remuda.game import make_game
-from remuda.games import find_game
-from remuda.learners.iqn import IQN, IQNOptions
-from remuda.learners.iqn_network import Noise
-from remuda.learners.learner import Post
-from remuda.rng import Stream
+from remuda.core import rng
+from remuda.core.fragment import Fragment
+from remuda.core.game import make_game
+from remuda.core.learner import LearnerContext
+from remuda.core.policy import PolicyBinding
+from remuda.core.rng import Stream
+from remuda.core.task import Task
+from remuda.games.registry import find_game
+from remuda.learners.iqn.learner import IQN
+from remuda.learners.iqn.network import Noise
+from remuda.learners.iqn.options import IQNOptions
+from remuda.rollout.config import RolloutConfig
+from remuda.rollout.rollout import Rollout
+from remuda.rollout.warm_up import bindings
 
 AGENTS, WORLDS, TURNS = 3, 4, 30
 OPTIONS = IQNOptions(
@@ -27,14 +31,14 @@ OPTIONS = IQNOptions(
 @pytest.fixture(scope="module")
 def played() -> Fragment:
     game = make_game(find_game("treasurehunt"), {"agents": AGENTS, "turns": TURNS}, range(WORLDS))
-    player = Player(game, seats(game), Manner(1, WORLDS))
+    player = Rollout(game, bindings(game), RolloutConfig(1, WORLDS))
     player.start(Task(tuple(range(WORLDS))))
-    return player.play(player.room())[0]
+    return player.play(player.empty_fragments())[0]
 
 
 def learner(options: IQNOptions = OPTIONS, first: int = 0, last: int = AGENTS) -> IQN:
     group = make_game(find_game("treasurehunt"), {"agents": AGENTS}, [0]).spec.groups[0]
-    return IQN(Post(group, 0, first, last, first, 5, TURNS, WORLDS, 100), options)
+    return IQN(LearnerContext(group, 0, first, last, first, 5, TURNS, WORLDS, 100), options)
 
 
 class Plain(nn.Module):
@@ -179,9 +183,9 @@ def test_it_learns_what_is_worth_doing(played: Fragment) -> None:
     paid = Fragment(**{**vars(played), "rewards": (played.actions == 2).astype(np.float32)})
     own.take(paid)
     own.update(150)
-    policy = IQN.make_policy(own.post.group, AGENTS, own.options, "fp32", "cpu")
+    policy = IQN.make_policy(own.context.group, AGENTS, own.options, "fp32", "cpu")
     policy.load(own.rows(), 1)
     game = make_game(find_game("treasurehunt"), {"agents": AGENTS, "turns": TURNS}, range(WORLDS))
-    player = Player(game, [Seat(0, 0, AGENTS, policy)], Manner(2, WORLDS))
+    player = Rollout(game, [PolicyBinding(0, 0, AGENTS, policy)], RolloutConfig(2, WORLDS))
     player.start(Task(tuple(range(WORLDS)), exploration=0.0))
-    assert (player.play(player.room())[0].actions == 2).mean() > 0.95
+    assert (player.play(player.empty_fragments())[0].actions == 2).mean() > 0.95

@@ -14,14 +14,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remuda import rng
-from remuda.check import seats
-from remuda.collect import Manner, Player, Task
-from remuda.fragment import Fragment, Origin, Purpose, blank
-from remuda.game import Group, make_game
-from remuda.learners.memory import Batch, Memory
-from remuda.rng import Stream
-from remuda.testing import MASKED, RESPAWN
+from remuda.core import rng
+from remuda.core.fragment import Fragment, Origin, Purpose, blank
+from remuda.core.game import Group, make_game
+from remuda.core.rng import Stream
+from remuda.core.task import Task
+from remuda.learners.replay import ReplayBuffer, TransitionBatch
+from remuda.rollout.config import RolloutConfig
+from remuda.rollout.rollout import Rollout
+from remuda.rollout.warm_up import bindings
+from remuda.testing.games import MASKED, RESPAWN
 
 GROUP = Group("told", 3, (2, 2), np.int32, 4)
 FIRST = 1  # memory belongs to agents 1 and 2 of three
@@ -49,8 +51,8 @@ class Chronicle:
     rewards: list[float]
     actions: list[int]
 
-    def life(self, turn: int) -> Life | None:
-        return next((life for life in self.lives if life.start <= turn < life.stop), None)
+    def status(self, turn: int) -> Life | None:
+        return next((status for status in self.lives if status.start <= turn < status.stop), None)
 
 
 @dataclass
@@ -121,27 +123,27 @@ def _tell(
         tail = chronicle.obs[last] if last == chronicle.turns else -chronicle.obs[last]  # a slice ends between turns
         fragment.obs[-1, world, agent] = _image(tail)
         for turn in range(first, last):
-            life = chronicle.life(turn)
-            if life is not None:
-                _tell_turn(fragment, (turn - first, world, agent), chronicle, life, turn)
+            status = chronicle.status(turn)
+            if status is not None:
+                _tell_turn(fragment, (turn - first, world, agent), chronicle, status, turn)
     for agent in range(AGENTS):
         for world in range(worlds):
             chronicle = told[world, FIRST + agent]
-            for life in chronicle.lives:
-                start, stop = max(life.start, first), min(life.stop, last)
+            for status in chronicle.lives:
+                start, stop = max(status.start, first), min(status.stop, last)
                 if start < stop:
                     tail = chronicle.obs[stop] if stop < last or last == chronicle.turns else -chronicle.obs[stop]
-                    story.pieces[agent].append((chronicle, life, start, stop, tail))
+                    story.pieces[agent].append((chronicle, status, start, stop, tail))
     story.fragments.append(fragment)
 
 
-def _tell_turn(fragment: Fragment, at: tuple[int, int, int], chronicle: Chronicle, life: Life, turn: int) -> None:
+def _tell_turn(fragment: Fragment, at: tuple[int, int, int], chronicle: Chronicle, status: Life, turn: int) -> None:
     fragment.alive[at] = True
-    fragment.ages[at] = turn - life.start
+    fragment.ages[at] = turn - status.start
     fragment.rewards[at] = chronicle.rewards[turn]
     fragment.actions[at] = chronicle.actions[turn]
-    if turn == life.stop - 1 and life.ending != "paused":
-        getattr(fragment, life.ending)[at] = True
+    if turn == status.stop - 1 and status.ending != "paused":
+        getattr(fragment, status.ending)[at] = True
 
 
 def _image(number: int) -> np.ndarray:
@@ -151,13 +153,13 @@ def _image(number: int) -> np.ndarray:
 def expectations(story: Story, agent: int, frames: int, n_step: int) -> list[dict[int, Expected]]:
     """Per stored piece: what a draw at each of its observations must return."""
     result = []
-    for chronicle, life, start, stop, tail in story.pieces[agent]:
-        seen = {turn: chronicle.obs[turn] for turn in range(life.start, stop)} | {stop: tail}
+    for chronicle, status, start, stop, tail in story.pieces[agent]:
+        seen = {turn: chronicle.obs[turn] for turn in range(status.start, stop)} | {stop: tail}
         piece = {}
         for turn in range(start, stop):
             ahead = min(turn + n_step, stop)
             total = sum(float(GAMMA[agent]) ** i * chronicle.rewards[turn + i] for i in range(ahead - turn))
-            dead = ahead == life.stop and life.ending == "terminated"
+            dead = ahead == status.stop and status.ending == "terminated"
             piece[chronicle.obs[turn]] = Expected(
                 window=[seen.get(t, 0) for t in range(turn - frames + 1, turn + 1)],
                 action=chronicle.actions[turn],
@@ -169,7 +171,7 @@ def expectations(story: Story, agent: int, frames: int, n_step: int) -> list[dic
     return result
 
 
-def draw_all(memory: Memory, n_step: int, key: int = 0) -> Batch:
+def draw_all(memory: ReplayBuffer, n_step: int, key: int = 0) -> TransitionBatch:
     keys = rng.keys(rng.key(key, Stream.SAMPLE), np.arange(memory.agents))
     return memory.sample(0, memory.agents, keys, DRAWS, n_step, GAMMA[: memory.agents])
 
@@ -182,7 +184,7 @@ def frames_of(window: np.ndarray) -> list[int]:
     return numbers
 
 
-def assert_true(batch: Batch, agent: int, known: dict[int, Expected]) -> set[int]:
+def assert_true(batch: TransitionBatch, agent: int, known: dict[int, Expected]) -> set[int]:
     """Every draw of an agent is what the chronicle says; returns where draws started."""
     started = set()
     _, firsts = np.unique(batch.obs[agent], axis=0, return_index=True)
@@ -204,7 +206,7 @@ def longest(story: Story, frames: int) -> int:
     return max(fragment.turns for fragment in story.fragments) + frames
 
 
-def ready(memory: Memory) -> bool:
+def ready(memory: ReplayBuffer) -> bool:
     return bool((memory.counts > 0).all())
 
 
@@ -215,7 +217,7 @@ def test_every_draw_is_true_and_every_kept_transition_is_drawn(
 ) -> None:
     story = data.draw(stories(frames))
     most = longest(story, frames)
-    memory = Memory(GROUP, AGENTS, most + spare, frames)
+    memory = ReplayBuffer(GROUP, AGENTS, most + spare, frames)
     for fragment in story.fragments:
         memory.take(fragment, FIRST)
     if not ready(memory):
@@ -223,12 +225,12 @@ def test_every_draw_is_true_and_every_kept_transition_is_drawn(
     batch = draw_all(memory, n_step)
     for agent in range(AGENTS):
         pieces = expectations(story, agent, frames, n_step)
-        kept = len(memory.stretches[agent])
+        kept = len(memory.segments[agent])
         newest = pieces[len(pieces) - kept :]
         assert memory.counts[agent] == sum(len(piece) for piece in newest)
         started = assert_true(batch, agent, {k: v for piece in newest for k, v in piece.items()})
         assert started == {number for piece in newest for number in piece}
-        used = sum(stretch.end - stretch.begin for stretch in memory.stretches[agent])
+        used = sum(segment.end - segment.begin for segment in memory.segments[agent])
         assert kept == len(pieces) or used > memory.capacity - 3 * most
 
 
@@ -236,17 +238,17 @@ def test_every_draw_is_true_and_every_kept_transition_is_drawn(
 @given(data=st.data(), frames=st.integers(1, 3), spare=st.integers(0, 30))
 def test_a_restored_memory_goes_on_as_if_nothing_had_happened(data: st.DataObject, frames: int, spare: int) -> None:
     story = data.draw(stories(frames))
-    memory = Memory(GROUP, AGENTS, longest(story, frames) + spare, frames)
+    memory = ReplayBuffer(GROUP, AGENTS, longest(story, frames) + spare, frames)
     middle = data.draw(st.integers(0, len(story.fragments)))
     for fragment in story.fragments[:middle]:
         memory.take(fragment, FIRST)
-    again = Memory(GROUP, AGENTS, memory.capacity, frames)
+    again = ReplayBuffer(GROUP, AGENTS, memory.capacity, frames)
     again.restore({name: array.copy() for name, array in memory.state().items()})
     for fragment in (None, *story.fragments[middle:]):
         if fragment is not None:
             memory.take(fragment, FIRST)
             again.take(fragment, FIRST)
-        assert again.stretches == memory.stretches
+        assert again.segments == memory.segments
         assert again.heads == memory.heads
         assert np.array_equal(again.counts, memory.counts)
         if ready(memory):
@@ -257,12 +259,12 @@ def test_a_restored_memory_goes_on_as_if_nothing_had_happened(data: st.DataObjec
 def played(entry: Any, options: dict[str, Any], turns: int | None, episodes: range) -> list[Fragment]:
     """Random play of three worlds, in slices of `turns`."""
     game = make_game(entry, options, [0, 1, 2])
-    player = Player(game, seats(game), Manner(1, 3))
+    player = Rollout(game, bindings(game), RolloutConfig(1, 3))
     fragments = []
     for episode in episodes:
         player.start(Task(tuple(range(3 * episode, 3 * episode + 3))))
         while not game.over.all():
-            fragments += player.play(player.room(turns))
+            fragments += player.play(player.empty_fragments(turns))
     return fragments
 
 
@@ -270,7 +272,7 @@ def played(entry: Any, options: dict[str, Any], turns: int | None, episodes: ran
 @pytest.mark.parametrize("rest", [0, 2])
 def test_played_stretches_come_back_as_they_were(turns: int | None, rest: int) -> None:
     """A game whose observations say world, agent, turn and stretch, and which pays 1 + the turn."""
-    memory = Memory(make_game(RESPAWN, {}, [0]).spec.groups[0], 3, 60, 1)
+    memory = ReplayBuffer(make_game(RESPAWN, {}, [0]).spec.groups[0], 3, 60, 1)
     for fragment in played(RESPAWN, {"turns": 20, "longest_rest": rest}, turns, range(3)):
         memory.take(fragment, 0)
     keys = rng.keys(rng.key(0, Stream.SAMPLE), np.arange(3))
@@ -289,7 +291,7 @@ def test_played_stretches_come_back_as_they_were(turns: int | None, rest: int) -
 
 
 def test_masks_belong_to_the_observation_bootstrapped_from() -> None:
-    memory = Memory(make_game(MASKED, {}, [0]).spec.groups[0], 3, 40, 1)
+    memory = ReplayBuffer(make_game(MASKED, {}, [0]).spec.groups[0], 3, 40, 1)
     for fragment in played(MASKED, {}, 3, range(5)):
         memory.take(fragment, 0)
     keys = rng.keys(rng.key(0, Stream.SAMPLE), np.arange(3))
@@ -297,7 +299,7 @@ def test_masks_belong_to_the_observation_bootstrapped_from() -> None:
     assert batch.next_mask is not None
     forbidden = (batch.next_obs[..., 2] + np.arange(3)[:, None]) % 4
     assert np.array_equal(batch.next_mask, np.arange(4) != forbidden[..., None])
-    again = Memory(make_game(MASKED, {}, [0]).spec.groups[0], 3, 40, 1)
+    again = ReplayBuffer(make_game(MASKED, {}, [0]).spec.groups[0], 3, 40, 1)
     again.restore(memory.state())
     assert np.array_equal(again.sample(0, 3, keys, 300, 2, np.ones(3)).next_mask, batch.next_mask)
 
@@ -314,15 +316,15 @@ def straight(turns: int, number: int = 1, ending: str = "truncated", frames: int
     return story
 
 
-def filled(stories: list[Story], capacity: int, frames: int = 3) -> Memory:
-    memory = Memory(GROUP, AGENTS, capacity, frames)
+def filled(stories: list[Story], capacity: int, frames: int = 3) -> ReplayBuffer:
+    memory = ReplayBuffer(GROUP, AGENTS, capacity, frames)
     for story in stories:
         for fragment in story.fragments:
             memory.take(fragment, FIRST)
     return memory
 
 
-def started(memory: Memory, agent: int = 0, n_step: int = 1) -> set[int]:
+def started(memory: ReplayBuffer, agent: int = 0, n_step: int = 1) -> set[int]:
     batch = draw_all(memory, n_step)
     return {int(number) for number in batch.obs[agent].reshape(DRAWS, memory.frames, 4)[:, -1, 0]}
 
@@ -431,16 +433,16 @@ def test_an_agent_that_never_lived_remembers_nothing_and_disturbs_nobody() -> No
 def test_a_fragment_without_turns_adds_nothing() -> None:
     """A player whose worlds are all over hands out fragments of no turns."""
     game = make_game(RESPAWN, {"turns": 4}, [0])
-    player = Player(game, seats(game), Manner(0, 1))
+    player = Rollout(game, bindings(game), RolloutConfig(0, 1))
     player.start(Task((0,)))
-    player.play(player.room())
-    (empty,) = player.play(player.room())
+    player.play(player.empty_fragments())
+    (empty,) = player.play(player.empty_fragments())
     assert empty.turns == 0
-    memory = Memory(game.spec.groups[0], 3, 20, 1)
+    memory = ReplayBuffer(game.spec.groups[0], 3, 20, 1)
     memory.take(empty, 0)
     assert memory.counts.tolist() == [0, 0, 0]
 
 
 def test_memory_says_how_large_it_is() -> None:
-    memory = Memory(make_game(MASKED, {}, [0]).spec.groups[0], 3, 40, 2)
+    memory = ReplayBuffer(make_game(MASKED, {}, [0]).spec.groups[0], 3, 40, 2)
     assert memory.nbytes == 3 * 40 * (3 * 4 + 4 + 4 + 1 + 4)

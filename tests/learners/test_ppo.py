@@ -9,15 +9,20 @@ import pytest
 import torch
 from torch import nn
 
-from remuda import rng
-from remuda.collect import Manner, Player, Seat, Task
-from remuda.fragment import Fragment
-from remuda.game import make_game
-from remuda.games import find_game
-from remuda.learners.experience import Statistics, windows
-from remuda.learners.learner import Post
-from remuda.learners.ppo import PPO, PPOOptions, _sample
-from remuda.rng import Stream
+from remuda.core import rng
+from remuda.core.fragment import Fragment
+from remuda.core.game import make_game
+from remuda.core.learner import LearnerContext
+from remuda.core.policy import PolicyBinding
+from remuda.core.rng import Stream
+from remuda.core.task import Task
+from remuda.games.registry import find_game
+from remuda.learners.ppo.experience import Statistics, windows
+from remuda.learners.ppo.learner import PPO
+from remuda.learners.ppo.options import PPOOptions
+from remuda.learners.ppo.policy import _sample
+from remuda.rollout.config import RolloutConfig
+from remuda.rollout.rollout import Rollout
 
 AGENTS, WORLDS, TURNS = 3, 4, 20
 OPTIONS = PPOOptions(layers=[12, 10], frames=2, passes=1, minibatches=1, lr=0.01, gamma=0.9, gae_lambda=0.8)
@@ -25,16 +30,16 @@ OPTIONS = PPOOptions(layers=[12, 10], frames=2, passes=1, minibatches=1, lr=0.01
 
 def learner(options: PPOOptions = OPTIONS, first: int = 0, last: int = AGENTS) -> PPO:
     group = make_game(find_game("treasurehunt"), {"agents": AGENTS}, [0]).spec.groups[0]
-    return PPO(Post(group, 0, first, last, first, 5, TURNS, WORLDS, 100), options)
+    return PPO(LearnerContext(group, 0, first, last, first, 5, TURNS, WORLDS, 100), options)
 
 
 def play(own: PPO, turns: int = TURNS) -> Fragment:
-    policy = PPO.make_policy(own.post.group, AGENTS, own.options, "fp32", "cpu")
+    policy = PPO.make_policy(own.context.group, AGENTS, own.options, "fp32", "cpu")
     policy.load(own.rows(), 0)
     game = make_game(find_game("treasurehunt"), {"agents": AGENTS, "turns": TURNS}, range(WORLDS))
-    player = Player(game, [Seat(0, 0, AGENTS, policy)], Manner(1, WORLDS))
+    player = Rollout(game, [PolicyBinding(0, 0, AGENTS, policy)], RolloutConfig(1, WORLDS))
     player.start(Task(tuple(range(WORLDS))))
-    return player.play(player.room(turns))[0]
+    return player.play(player.empty_fragments(turns))[0]
 
 
 def changed(fragment: Fragment, **arrays: Any) -> Fragment:

@@ -11,11 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from remuda.game import Group
-from remuda.learners.experience import Experience
-from remuda.learners.learner import Post
-from remuda.learners.ppo import PPO, PPOOptions
-from remuda.learners.ppo_network import tanh_
+from remuda.core.game import Group
+from remuda.core.learner import LearnerContext
+from remuda.learners.ppo.experience import Experience
+from remuda.learners.ppo.learner import PPO
+from remuda.learners.ppo.network import tanh_
+from remuda.learners.ppo.options import PPOOptions
 from remuda.learners.stack import LEAST_ROWS, linear
 
 AGENTS, OBS, ACTIONS = 2, 5, 7
@@ -48,7 +49,7 @@ def test_bits_of_a_layer_do_not_depend_on_how_many_rows_there_are(inside: int, o
 def _learner(**options: Any) -> PPO:
     group = Group("all", AGENTS, (OBS,), "float32", ACTIONS)
     settings: dict[str, Any] = {"layers": [6, 11], "entropy": [0.05, 0.2], "grad_clip": 1e9, **options}
-    return PPO(Post(group, 0, 0, AGENTS, 0, 3, 10, 10, 100), PPOOptions(**settings))
+    return PPO(LearnerContext(group, 0, 0, AGENTS, 0, 3, 10, 10, 100), PPOOptions(**settings))
 
 
 def _experience(seed: int, rows: int, masked: bool) -> Experience:
@@ -111,7 +112,7 @@ def test_pieces_add_up_to_the_whole_on_any_number_of_threads(monkeypatch: pytest
     whole, whole_parts = _learner()._gradient(batch, 0, AGENTS)
     monkeypatch.setattr("remuda.learners.ppo.SHARD_ROWS", 9)
     learner = _learner()
-    object.__setattr__(learner.post, "threads", threads)
+    object.__setattr__(learner.context, "threads", threads)
     grad, parts = learner._gradient(batch, 0, AGENTS)
     learner.close()
     torch.testing.assert_close(grad, whole, rtol=1e-4, atol=1e-6)

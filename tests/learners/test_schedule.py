@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from remuda.errors import ConfigError
+from remuda.core.errors import ConfigError
 from remuda.learners.schedule import schedule
 
 HERD = np.arange(3)

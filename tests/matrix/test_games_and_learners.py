@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 import remuda
-from remuda.engines import ENGINES
-from remuda.games import SHIPPED
-from remuda.herd import LEARNERS
-from remuda.learners.iqn import IQN
-from remuda.settings import make_plan
+from remuda.engines.table import ENGINES
+from remuda.games.registry import SHIPPED
+from remuda.learners.iqn.learner import IQN
+from remuda.learners.registry import LEARNERS
+from remuda.runs.settings import make_plan
 
 GAMES: dict[str, dict[str, Any]] = {
     "treasurehunt": {"agents": 2, "height": 7, "width": 7, "turns": 9, "spawn": 0.1},

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import remuda
-from remuda.replay import replay
+from remuda.runs.replay import replay
 
 PLANS: dict[str, dict[str, Any]] = {
     "as it is": {},

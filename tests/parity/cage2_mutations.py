@@ -14,7 +14,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, NamedTuple
 
-from remuda import kernels
+from remuda.core import kernels
 
 PACKAGE = "remuda.games.cage2"
 TELLING = ("bline__decoy", "meander__decoy_open", "meander__cardiff", "bline__random__", "bline__react_mixed")

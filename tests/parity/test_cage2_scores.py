@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from remuda.evaluate import evaluate
-from remuda.herd import assign, make_seat
-from remuda.settings import make_plan, spec_of
+from remuda.learners.herd import assign, bind_policy
+from remuda.runs.evaluation import evaluate
+from remuda.runs.settings import make_plan, spec_of
 
 ORIGINAL_EPISODES = 300
 LENGTHS = (30, 50, 100)
@@ -71,8 +71,8 @@ def score(red: str, blue: str, steps: int, episodes: int, seed: int, rules: str 
     settings = {"policy": blue, "red": red, "steps": steps, "rules": rules}
     plan = make_plan({"game": "cage2", "seed": seed, "n_workers": 1, **settings})
     spec = spec_of(plan)
-    seats = [make_seat(part, plan, spec, "cpu") for part in assign(plan, spec)]
-    returns = evaluate(plan, spec, seats, episodes).returns[:, 0]
+    bindings = [bind_policy(part, plan, spec, "cpu") for part in assign(plan, spec)]
+    returns = evaluate(plan, spec, bindings, episodes).returns[:, 0]
     return float(returns.mean().round(6)), float(returns.std(ddof=1) / math.sqrt(episodes))
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from cage2_mutations import MUTATIONS
 
-from remuda.errors import TraceError
+from remuda.core.errors import TraceError
 from remuda.games.cage2.traces import INPUTS, OUTPUTS, START
 from remuda.games.cage2.verify import FIELDS, verify
 

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from remuda.placement.supervise import Life, Phase, Ready
+from remuda.transport.heartbeat import Phase, WorkerStatus
+from remuda.transport.worker_process import Ready
 
 LONG_S = 3600.0
 
@@ -47,47 +48,49 @@ def fail_deep_inside(error: Exception) -> None:
 class Obey:
     """Says Ready, then does as it is told, one command after another."""
 
-    def run(self, connection: Connection, life: Life) -> None:
+    def run(self, connection: Connection, status: WorkerStatus) -> None:
         connection.send(Ready())
         while True:
-            life.beat(Phase.WAITING)
+            status.beat(Phase.WAITING)
             command, *values = connection.recv()
-            getattr(self, command)(connection, life, *values)
+            getattr(self, command)(connection, status, *values)
 
-    def echo(self, connection: Connection, life: Life, value: Any) -> None:
+    def echo(self, connection: Connection, status: WorkerStatus, value: Any) -> None:
         connection.send(value)
 
-    def call(self, connection: Connection, life: Life, function: Callable[..., Any], *values: Any) -> None:
+    def call(self, connection: Connection, status: WorkerStatus, function: Callable[..., Any], *values: Any) -> None:
         connection.send(function(*values))
 
-    def fail(self, connection: Connection, life: Life, error: Exception) -> None:
+    def fail(self, connection: Connection, status: WorkerStatus, error: Exception) -> None:
         fail_deep_inside(error)
 
-    def kill(self, connection: Connection, life: Life, signal: int, turn: int = 0, last_words: int = 0) -> None:
-        life.beat(Phase.PLAYING, turn)
-        self.say(connection, life, last_words)
+    def kill(
+        self, connection: Connection, status: WorkerStatus, signal: int, turn: int = 0, last_words: int = 0
+    ) -> None:
+        status.beat(Phase.PLAYING, turn)
+        self.say(connection, status, last_words)
         os.kill(os.getpid(), signal)
         time.sleep(LONG_S)
 
-    def segfault(self, connection: Connection, life: Life) -> None:
-        life.beat(Phase.LEARNING, 3)
+    def segfault(self, connection: Connection, status: WorkerStatus) -> None:
+        status.beat(Phase.LEARNING, 3)
         ctypes.string_at(0)
 
-    def exit(self, connection: Connection, life: Life, code: int) -> None:
-        life.beat(Phase.TAKING, 1)
+    def exit(self, connection: Connection, status: WorkerStatus, code: int) -> None:
+        status.beat(Phase.TAKING, 1)
         os._exit(code)
 
-    def say(self, connection: Connection, life: Life, words: int) -> None:
+    def say(self, connection: Connection, status: WorkerStatus, words: int) -> None:
         for word in range(words):
             connection.send(word)
 
-    def rest(self, connection: Connection, life: Life, seconds: float) -> None:
+    def rest(self, connection: Connection, status: WorkerStatus, seconds: float) -> None:
         time.sleep(seconds)
         connection.send("rested")
 
-    def chatter(self, connection: Connection, life: Life, every_s: float) -> None:
+    def chatter(self, connection: Connection, status: WorkerStatus, every_s: float) -> None:
         while True:
-            life.beat(Phase.PLAYING)
+            status.beat(Phase.PLAYING)
             connection.send("bla")
             time.sleep(every_s)
 
@@ -96,7 +99,7 @@ class Obey:
 class DieAtOnce:
     """Never says a word."""
 
-    def run(self, connection: Connection, life: Life) -> None:
+    def run(self, connection: Connection, status: WorkerStatus) -> None:
         os._exit(7)
 
 
@@ -104,5 +107,5 @@ class DieAtOnce:
 class SayNothing:
     """Lives, but is never ready."""
 
-    def run(self, connection: Connection, life: Life) -> None:
+    def run(self, connection: Connection, status: WorkerStatus) -> None:
         connection.recv()

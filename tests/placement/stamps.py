@@ -16,13 +16,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from remuda.collect import Manner, Seat, Task
-from remuda.fragment import Fragment
-from remuda.game import GameSpec, Group
-from remuda.placement.slots import Layout, Owners, Room, Token
-from remuda.placement.supervise import Life, Phase, Ready
-from remuda.placement.weights import Board, Reader
-from remuda.policy import RandomPolicy
+from remuda.core.fragment import Fragment
+from remuda.core.game import GameSpec, Group
+from remuda.core.policy import PolicyBinding, RandomPolicy
+from remuda.core.task import Task
+from remuda.rollout.config import RolloutConfig
+from remuda.transport.heartbeat import Phase, WorkerStatus
+from remuda.transport.slots import SlotArray, SlotLayout, SlotOwners, SlotToken
+from remuda.transport.weights import WeightReader, WeightStore
+from remuda.transport.worker_process import Ready
 
 TURNS, WORLDS = 64, 64
 SHAPES = {0: (3, 80_000), 1: (2, 20_000)}
@@ -38,7 +40,7 @@ SPEC = GameSpec(
     ),
     TURNS,
 )
-TASK, MANNER = Task(tuple(range(WORLDS))), Manner(0, WORLDS)
+TASK, MANNER = Task(tuple(range(WORLDS))), RolloutConfig(0, WORLDS)
 BITS = {"b": 1, "u1": 8, "i4": 31, "f4": 24, "i8": 63, "u8": 64}
 """How many bits every value of a type takes over exactly."""
 
@@ -50,9 +52,11 @@ class Nobody(RandomPolicy):
     extras = ("value",)
 
 
-def layout() -> Layout:
+def layout() -> SlotLayout:
     """How a slot of stamped data is divided."""
-    return Layout.of(SPEC, [Seat(g, 0, own.size, Nobody(own, own.size)) for g, own in enumerate(SPEC.groups)], WORLDS)
+    return SlotLayout.of(
+        SPEC, [PolicyBinding(g, 0, own.size, Nobody(own, own.size)) for g, own in enumerate(SPEC.groups)], WORLDS
+    )
 
 
 def named_arrays(fragment: Fragment) -> dict[str, NDArray[Any]]:
@@ -63,12 +67,12 @@ def named_arrays(fragment: Fragment) -> dict[str, NDArray[Any]]:
 
 
 def slot_arrays(
-    room: Room, slot: int, task: Task = TASK, manner: Manner = MANNER, turns: int | None = None
+    slot_array: SlotArray, slot: int, task: Task = TASK, config: RolloutConfig = MANNER, turns: int | None = None
 ) -> dict[str, NDArray[Any]]:
     """Every array of a slot, by group and name."""
     arrays = {}
-    for g, fragment in enumerate(room.fragments(slot, task, manner, turns)):
-        own = named_arrays(fragment) | {"keys": room.keys(slot, g, len(task.episodes))}
+    for g, fragment in enumerate(slot_array.fragments(slot, task, config, turns)):
+        own = named_arrays(fragment) | {"keys": slot_array.keys(slot, g, len(task.episodes))}
         arrays.update({f"{g}/{name}": array for name, array in own.items()})
     return arrays
 
@@ -81,8 +85,8 @@ def stamp_of(worker: int, serial: int) -> int:
 class Pattern:
     """What a slot must look like. The versions are the stamp itself, so that a reader can find it."""
 
-    def __init__(self, room: Room) -> None:
-        self.slots = [slot_arrays(room, slot) for slot in range(room.count)]
+    def __init__(self, slot_array: SlotArray) -> None:
+        self.slots = [slot_arrays(slot_array, slot) for slot in range(slot_array.count)]
         self._places = {name: self._number_places(name, array.shape) for name, array in self.slots[0].items()}
         self._wide = {name: np.empty_like(places) for name, places in self._places.items()}
         self._narrow = {name: np.empty_like(array) for name, array in self.slots[0].items()}
@@ -128,7 +132,7 @@ class Pattern:
 class Fill:
     """Write this stamp into this slot."""
 
-    token: Token
+    token: SlotToken
     stamp: int
     halt: bool = False
 
@@ -137,7 +141,7 @@ class Fill:
 class Filled:
     """It is written."""
 
-    token: Token
+    token: SlotToken
     stamp: int
 
 
@@ -145,7 +149,7 @@ class Filled:
 class Check:
     """Read this slot."""
 
-    token: Token
+    token: SlotToken
     halt: bool = False
 
 
@@ -153,7 +157,7 @@ class Check:
 class Checked:
     """The stamp that was found, and how many elements were not of it."""
 
-    token: Token
+    token: SlotToken
     stamp: int
     wrong: int
 
@@ -218,11 +222,11 @@ def told_to_end(connection: Connection) -> bool:
 class FillJob:
     """A collector: fills what it is given."""
 
-    room: Room
+    slot_array: SlotArray
 
-    def run(self, connection: Connection, life: Life) -> None:
+    def run(self, connection: Connection, status: WorkerStatus) -> None:
         """Until the connection closes."""
-        pattern, before = Pattern(self.room), None
+        pattern, before = Pattern(self.slot_array), None
         connection.send(Ready())
         while True:
             order: Fill = connection.recv()
@@ -231,7 +235,7 @@ class FillJob:
             connection.send(Filled(order.token, order.stamp))
             before = order.token
 
-    def targets(self, token: Token, before: Token | None) -> list[int]:
+    def targets(self, token: SlotToken, before: SlotToken | None) -> list[int]:
         """The slots it writes into: the one it has a token for."""
         return [token.slot]
 
@@ -240,22 +244,22 @@ class FillJob:
 class ClingingFillJob(FillJob):
     """A broken collector: goes on writing into the slot whose token it has handed over."""
 
-    def targets(self, token: Token, before: Token | None) -> list[int]:
+    def targets(self, token: SlotToken, before: SlotToken | None) -> list[int]:
         """Also the slot it had before."""
         return [token.slot] if before is None else [before.slot, token.slot]
 
 
-class OneSlotForAll(Owners):
+class OneSlotForAll(SlotOwners):
     """A broken table: the same slot for everybody, and nobody is asked whose it is."""
 
-    def lend(self, owner: str) -> Token:
+    def lend(self, owner: str) -> SlotToken:
         """Always the first."""
-        return Token(0, 1)
+        return SlotToken(0, 1)
 
-    def move(self, token: Token, owner: str, to: str) -> None:
+    def move(self, token: SlotToken, owner: str, to: str) -> None:
         """Whatever you say."""
 
-    def give_back(self, token: Token, owner: str) -> None:
+    def give_back(self, token: SlotToken, owner: str) -> None:
         """Whatever you say."""
 
 
@@ -263,11 +267,11 @@ class OneSlotForAll(Owners):
 class CheckJob:
     """A trainer: reads what it is given."""
 
-    room: Room
+    slot_array: SlotArray
 
-    def run(self, connection: Connection, life: Life) -> None:
+    def run(self, connection: Connection, status: WorkerStatus) -> None:
         """Until the connection closes."""
-        pattern = Pattern(self.room)
+        pattern = Pattern(self.slot_array)
         connection.send(Ready())
         while True:
             order: Check = connection.recv()
@@ -298,7 +302,7 @@ class InHalves:
         return np.concatenate([first, self.rows[0, half:]])
 
 
-class HaltingBoard(Board):
+class HaltingBoard(WeightStore):
     """The real board, but whoever writes or copies a row can be halted in the middle of it."""
 
     halt: Callable[[], None] | None = None
@@ -323,9 +327,9 @@ class UnmarkedBoard(HaltingBoard):
 class PublishJob:
     """A writer: publishes version after version, slice by slice."""
 
-    board: Board
+    store: WeightStore
 
-    def run(self, connection: Connection, life: Life) -> None:
+    def run(self, connection: Connection, status: WorkerStatus) -> None:
         """Until the connection closes."""
         version = 0
         connection.send(Ready())
@@ -341,10 +345,10 @@ class PublishJob:
 
     def _publish(self, version: int, halt: Callable[[], None] | None) -> None:
         for part, first, last in SLICES:
-            if isinstance(self.board, HaltingBoard):
-                self.board.halt = halt
+            if isinstance(self.store, HaltingBoard):
+                self.store.halt = halt
             rows = np.broadcast_to(np.float32(version), (last - first, SHAPES[part][1]))  # costs nothing to make
-            self.board.publish(part, rows, version, first)
+            self.store.publish(part, rows, version, first)
             halt = None
 
 
@@ -352,7 +356,7 @@ class PublishJob:
 class Watch:
     """A reader, and the check of all it holds after every refresh."""
 
-    reader: Reader
+    reader: WeightReader
     mixed: int = 0
     back: int = 0
     moves: int = 0
@@ -379,15 +383,15 @@ class Watch:
 class ReadJob:
     """A reader: looks once, or again and again."""
 
-    board: Board
+    store: WeightStore
 
-    def run(self, connection: Connection, life: Life) -> None:
+    def run(self, connection: Connection, status: WorkerStatus) -> None:
         """Until the connection closes."""
-        watch = Watch(Reader(self.board))
+        watch = Watch(WeightReader(self.store))
         connection.send(Ready())
         while True:
             order = connection.recv()
             while isinstance(order, Go) and not told_to_end(connection):
-                watch.look(life.beat)
+                watch.look(status.beat)
             watch.look()
             connection.send(watch.held())

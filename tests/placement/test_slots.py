@@ -15,17 +15,19 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 from stamps import named_arrays, slot_arrays
 
-from remuda.collect import Manner, Player, Seat, Task
-from remuda.collect import room as blank_room
-from remuda.errors import OrderError
-from remuda.fragment import Purpose, copied
-from remuda.game import GameEntry, GameSpec, Group, make_game
-from remuda.games import find_game
-from remuda.placement.slots import Layout, Owners, Room, Token
-from remuda.policy import Choice, Policy, RandomPolicy, Sight
-from remuda.testing import GIFTS, MASKED, RESPAWN, UNEQUAL
+from remuda.core.errors import OrderError
+from remuda.core.fragment import Purpose, copied
+from remuda.core.game import GameEntry, GameSpec, Group, make_game
+from remuda.core.policy import Policy, PolicyBinding, PolicyInput, PolicyOutput, RandomPolicy
+from remuda.core.task import Task
+from remuda.games.registry import find_game
+from remuda.rollout.config import RolloutConfig
+from remuda.rollout.config import empty_fragments as blank_room
+from remuda.rollout.rollout import Rollout
+from remuda.testing.games import GIFTS, MASKED, RESPAWN, UNEQUAL
+from remuda.transport.slots import SlotArray, SlotLayout, SlotOwners, SlotToken
 
-MANNER = Manner(5, worlds=4)
+MANNER = RolloutConfig(5, worlds=4)
 TASK = Task((6, 4, 9))
 SMALL = {"height": 6, "width": 6, "turns": 12}
 GAMES = [(find_game("treasurehunt"), SMALL), *((entry, {}) for entry in (UNEQUAL, RESPAWN, MASKED, GIFTS))]
@@ -38,44 +40,44 @@ class Noting(RandomPolicy):
     frames = 3
     extras = ("value", "chance")
 
-    def act(self, sight: Sight, first: int, last: int) -> Choice:
-        actions = super().act(sight, first, last).actions
-        return Choice(actions, {"value": actions + np.float32(0.5), "chance": actions + np.float32(0.25)})
+    def act(self, inputs: PolicyInput, first: int, last: int) -> PolicyOutput:
+        actions = super().act(inputs, first, last).actions
+        return PolicyOutput(actions, {"value": actions + np.float32(0.5), "chance": actions + np.float32(0.25)})
 
 
-def seated(spec: GameSpec, policy: type[Policy] = Noting) -> list[Seat]:
-    return [Seat(g, 0, group.size, policy(group, group.size)) for g, group in enumerate(spec.groups)]
+def seated(spec: GameSpec, policy: type[Policy] = Noting) -> list[PolicyBinding]:
+    return [PolicyBinding(g, 0, group.size, policy(group, group.size)) for g, group in enumerate(spec.groups)]
 
 
-Make = Callable[[GameSpec, Sequence[Seat], int], Room]
+Make = Callable[[GameSpec, Sequence[PolicyBinding], int], SlotArray]
 
 
 @pytest.fixture
 def make() -> Iterator[Make]:
     """Makes rooms of three slots for a game, its seats and so many worlds; closes them in the end."""
-    rooms: list[Room] = []
+    rooms: list[SlotArray] = []
 
-    def room(spec: GameSpec, seats: Sequence[Seat], worlds: int) -> Room:
-        rooms.append(Room(Layout.of(spec, seats, worlds), 3))
+    def slot_array(spec: GameSpec, bindings: Sequence[PolicyBinding], worlds: int) -> SlotArray:
+        rooms.append(SlotArray(SlotLayout.of(spec, bindings, worlds), 3))
         return rooms[-1]
 
-    yield room
+    yield slot_array
     for made in rooms:
         made.memory.close()
 
 
-def spoil(room: Room) -> None:
+def spoil(slot_array: SlotArray) -> None:
     """Leave something in every byte that is a truth value too."""
-    np.frombuffer(room.memory.buffer, np.uint8)[:] = 1
+    np.frombuffer(slot_array.memory.buffer, np.uint8)[:] = 1
 
 
 @games
 def test_a_slot_has_the_arrays_a_collector_would_make(make: Make, entry: GameEntry, options: dict[str, Any]) -> None:
     spec = make_game(entry, options, [0]).spec
-    seats = seated(spec)
-    room = make(spec, seats, len(TASK.episodes))
-    expected = blank_room(spec, seats, MANNER, TASK)
-    for mine, other in zip(room.fragments(1, TASK, MANNER), expected, strict=True):
+    bindings = seated(spec)
+    slot_array = make(spec, bindings, len(TASK.episodes))
+    expected = blank_room(spec, bindings, MANNER, TASK)
+    for mine, other in zip(slot_array.fragments(1, TASK, MANNER), expected, strict=True):
         assert mine.before == other.before == 2
         assert mine.turns == spec.turns
         own, blank = named_arrays(mine), named_arrays(other)
@@ -87,8 +89,8 @@ def test_a_slot_has_the_arrays_a_collector_would_make(make: Make, entry: GameEnt
 @pytest.mark.parametrize("purpose", list(Purpose))
 def test_a_fragment_says_where_it_comes_from(make: Make, purpose: Purpose) -> None:
     spec = make_game(UNEQUAL, {}, [0]).spec
-    room = make(spec, seated(spec), 3)
-    for group, fragment in enumerate(room.fragments(0, Task((6, 4, 9), purpose), MANNER)):
+    slot_array = make(spec, seated(spec), 3)
+    for group, fragment in enumerate(slot_array.fragments(0, Task((6, 4, 9), purpose), MANNER)):
         assert fragment.origin.group == group
         assert fragment.origin.episodes.tolist() == [6, 4, 9]
         assert fragment.origin.worlds.tolist() == [2, 0, 1]
@@ -100,22 +102,22 @@ def test_what_is_written_into_a_slot_is_there_for_whoever_looks_next(
     make: Make, entry: GameEntry, options: dict[str, Any]
 ) -> None:
     spec = make_game(entry, options, [0]).spec
-    room = make(spec, seated(spec), 3)
-    for number, array in enumerate(slot_arrays(room, 1, TASK, MANNER).values()):
+    slot_array = make(spec, seated(spec), 3)
+    for number, array in enumerate(slot_arrays(slot_array, 1, TASK, MANNER).values()):
         array[...] = number
-    for number, (name, array) in enumerate(slot_arrays(room, 1, TASK, MANNER).items()):
+    for number, (name, array) in enumerate(slot_arrays(slot_array, 1, TASK, MANNER).items()):
         assert (array == np.array(number).astype(array.dtype)).all(), name
 
 
 def test_a_slot_is_cut_to_the_worlds_and_turns_of_its_task(make: Make) -> None:
     spec = make_game(MASKED, {}, [0]).spec
-    room = make(spec, seated(spec), 3)
-    spoil(room)
-    whole = slot_arrays(room, 1, TASK, MANNER)
-    for name, array in slot_arrays(room, 1, Task((7, 8)), MANNER, turns=5).items():
+    slot_array = make(spec, seated(spec), 3)
+    spoil(slot_array)
+    whole = slot_arrays(slot_array, 1, TASK, MANNER)
+    for name, array in slot_arrays(slot_array, 1, Task((7, 8)), MANNER, turns=5).items():
         assert np.shares_memory(array, whole[name]) or not array.size, name
         array[...] = 0
-    (fragment,) = room.fragments(1, TASK, MANNER)
+    (fragment,) = slot_array.fragments(1, TASK, MANNER)
     assert not fragment.obs[: 2 + 5 + 1, :2].any()
     assert fragment.obs[2 + 5 + 1 :].all()
     assert fragment.obs[:, 2].all()
@@ -132,9 +134,13 @@ def test_a_slot_is_cut_to_the_worlds_and_turns_of_its_task(make: Make) -> None:
 def test_a_group_has_the_frames_and_extras_of_all_its_seats(make: Make) -> None:
     spec = make_game(UNEQUAL, {}, [0]).spec
     one, other = spec.groups
-    seats = [Seat(0, 0, 1, RandomPolicy(one, 1)), Seat(0, 1, 3, Noting(one, 2)), Seat(1, 0, 4, RandomPolicy(other, 4))]
-    room = make(spec, seats, 3)
-    first, second = room.fragments(0, TASK, MANNER)
+    bindings = [
+        PolicyBinding(0, 0, 1, RandomPolicy(one, 1)),
+        PolicyBinding(0, 1, 3, Noting(one, 2)),
+        PolicyBinding(1, 0, 4, RandomPolicy(other, 4)),
+    ]
+    slot_array = make(spec, bindings, 3)
+    first, second = slot_array.fragments(0, TASK, MANNER)
     assert (first.before, set(first.extras)) == (2, {"chance", "value"})
     assert (second.before, set(second.extras)) == (0, set())
 
@@ -165,16 +171,16 @@ def test_a_filled_slot_leaves_its_neighbours_and_its_arrays_each_other_alone(
     own: list[Group], turns: int, worlds: int, policy: type[Policy], slot: int
 ) -> None:
     spec = GameSpec("any", tuple(own), turns)
-    room, task = Room(Layout.of(spec, seated(spec, policy), worlds), 3), Task(tuple(range(worlds)))
-    memory = np.frombuffer(room.memory.buffer, np.uint8).reshape(3, -1)
-    arrays = slot_arrays(room, slot, task, MANNER)
+    slot_array, task = SlotArray(SlotLayout.of(spec, seated(spec, policy), worlds), 3), Task(tuple(range(worlds)))
+    memory = np.frombuffer(slot_array.memory.buffer, np.uint8).reshape(3, -1)
+    arrays = slot_arrays(slot_array, slot, task, MANNER)
     for array in arrays.values():
         array.view(np.uint8)[...] += 1  # twice in a byte that two arrays have
-    inside = np.frombuffer(room.memory.buffer, np.uint8)[slot * memory.shape[1] :][: memory.shape[1]]
+    inside = np.frombuffer(slot_array.memory.buffer, np.uint8)[slot * memory.shape[1] :][: memory.shape[1]]
     assert np.delete(memory, slot, axis=0).max() == 0
     assert inside.max() == 1
     assert inside.sum() == sum(array.nbytes for array in arrays.values())
-    room.memory.close()
+    slot_array.memory.close()
 
 
 @games
@@ -182,34 +188,34 @@ def test_what_a_slot_held_before_does_not_show_in_an_episode_played_into_it(
     make: Make, entry: GameEntry, options: dict[str, Any]
 ) -> None:
     game = make_game(entry, options, [episode % MANNER.worlds for episode in TASK.episodes])
-    player = Player(game, seated(game.spec), MANNER)
-    room = make(game.spec, player.seats, 4)
-    spoil(room)
+    player = Rollout(game, seated(game.spec), MANNER)
+    slot_array = make(game.spec, player.bindings, 4)
+    spoil(slot_array)
     player.start(TASK)
-    expected = [copied(fragment) for fragment in player.play(player.room())]
+    expected = [copied(fragment) for fragment in player.play(player.slot_array())]
     player.start(TASK)
-    for mine, other in zip(player.play(room.fragments(1, TASK, MANNER)), expected, strict=True):
+    for mine, other in zip(player.play(slot_array.fragments(1, TASK, MANNER)), expected, strict=True):
         for (name, array), blank in zip(named_arrays(mine).items(), named_arrays(other).values(), strict=True):
             assert np.array_equal(array, blank), name
-    assert (np.frombuffer(room.memory.buffer, np.uint8)[: room.layout.slot_bytes] == 1).all()
+    assert (np.frombuffer(slot_array.memory.buffer, np.uint8)[: slot_array.layout.slot_bytes] == 1).all()
 
 
 def test_memory_that_is_let_go_leaves_no_descriptor() -> None:
     spec = make_game(MASKED, {}, [0]).spec
     before = set(Path("/proc/self/fd").iterdir())
-    room = Room(Layout.of(spec, seated(spec), 2), 3)
-    fragments = room.fragments(2, Task((0, 1)), MANNER)
-    room.memory.close()
-    room.memory.close()
+    slot_array = SlotArray(SlotLayout.of(spec, seated(spec), 2), 3)
+    fragments = slot_array.fragments(2, Task((0, 1)), MANNER)
+    slot_array.memory.close()
+    slot_array.memory.close()
     fragments[0].obs[...] = 3  # the memory itself stays as long as somebody sees it
-    assert (room.fragments(2, Task((0, 1)), MANNER)[0].obs == 3).all()
-    assert len(room.memory.buffer) == 3 * room.layout.slot_bytes
-    del room, fragments
+    assert (slot_array.fragments(2, Task((0, 1)), MANNER)[0].obs == 3).all()
+    assert len(slot_array.memory.buffer) == 3 * slot_array.layout.slot_bytes
+    del slot_array, fragments
     assert set(Path("/proc/self/fd").iterdir()) == before
 
 
 def test_a_slot_goes_from_hand_to_hand() -> None:
-    owners = Owners(2)
+    owners = SlotOwners(2)
     token = owners.lend("collect-0")
     owners.move(token, "collect-0", "loop")
     assert owners.holds(token, "loop")
@@ -221,7 +227,7 @@ def test_a_slot_goes_from_hand_to_hand() -> None:
 
 
 def test_full_is_said_not_overrun() -> None:
-    owners = Owners(2)
+    owners = SlotOwners(2)
     held = [owners.lend("collect-0"), owners.lend("collect-1")]
     with pytest.raises(OrderError, match="no slot is free"):
         owners.lend("collect-0")
@@ -231,7 +237,7 @@ def test_full_is_said_not_overrun() -> None:
 
 def test_the_token_of_a_dead_owner_is_refused_when_it_still_arrives() -> None:
     """Also if whoever replaced the dead has its name, and the slot."""
-    owners = Owners(1)
+    owners = SlotOwners(1)
     old = owners.lend("collect-0")
     assert owners.reclaim("collect-0") == 1
     new = owners.lend("collect-0")
@@ -244,7 +250,7 @@ def test_the_token_of_a_dead_owner_is_refused_when_it_still_arrives() -> None:
 
 
 def test_a_token_in_the_wrong_hands_is_refused() -> None:
-    owners = Owners(2)
+    owners = SlotOwners(2)
     token = owners.lend("collect-0")
     with pytest.raises(OrderError, match="is not collect-1's: collect-0 has it"):
         owners.move(token, "collect-1", "loop")
@@ -261,17 +267,17 @@ numbers = st.integers(0, 1 << 16)
 class Handing(RuleBasedStateMachine):
     """Everything that can happen to slots, beside a plain list of who has which."""
 
-    def __init__(self, table: Callable[[int], Owners] = Owners, count: int = 3) -> None:
+    def __init__(self, table: Callable[[int], SlotOwners] = SlotOwners, count: int = 3) -> None:
         super().__init__()
         self.table, self.count = table(count), count
-        self.held: dict[Token, str] = {}
-        self.past: list[Token] = []  # not good any more
+        self.held: dict[SlotToken, str] = {}
+        self.past: list[SlotToken] = []  # not good any more
         self.peak = 0
 
-    def pick(self, tokens: Sequence[Token], number: int) -> Token:
+    def pick(self, tokens: Sequence[SlotToken], number: int) -> SlotToken:
         return tokens[number % len(tokens)]
 
-    def spend(self, token: Token) -> None:
+    def spend(self, token: SlotToken) -> None:
         del self.held[token]
         self.past.append(token)
 
@@ -320,7 +326,7 @@ class Handing(RuleBasedStateMachine):
         if self.held[token] != owner:
             self.refuse(token, owner, to)
 
-    def refuse(self, token: Token, owner: str, to: str) -> None:
+    def refuse(self, token: SlotToken, owner: str, to: str) -> None:
         assert not self.table.holds(token, owner)
         with pytest.raises(OrderError):
             self.table.move(token, owner, to)
@@ -346,38 +352,38 @@ class Handing(RuleBasedStateMachine):
         assert sorted([*left, *(token.slot for token in self.held)]) == list(range(self.count))
 
 
-class KeepsSerials(Owners):
+class KeepsSerials(SlotOwners):
     """Broken: a slot that is handed out anew looks like the old one."""
 
-    def lend(self, owner: str) -> Token:
+    def lend(self, owner: str) -> SlotToken:
         token = super().lend(owner)
         self._serial[token.slot] = 1
-        return Token(token.slot, 1)
+        return SlotToken(token.slot, 1)
 
 
-class FreesTwice(Owners):
+class FreesTwice(SlotOwners):
     """Broken: what comes back is free twice, once there is room for it."""
 
-    def give_back(self, token: Token, owner: str) -> None:
+    def give_back(self, token: SlotToken, owner: str) -> None:
         super().give_back(token, owner)
         if len(self._free) < len(self._owner):
             self._free.append(token.slot)
 
 
-class ForgetsOne(Owners):
+class ForgetsOne(SlotOwners):
     """Broken: of a dead owner's slots only the first comes back."""
 
     def reclaim(self, owner: str) -> int:
         lost = [slot for slot, name in enumerate(self._owner) if name == owner]
         for slot in lost[:1]:
-            self.give_back(Token(slot, self._serial[slot]), owner)
+            self.give_back(SlotToken(slot, self._serial[slot]), owner)
         return len(lost)
 
 
-class TrustsEverybody(Owners):
+class TrustsEverybody(SlotOwners):
     """Broken: nobody is asked who they are."""
 
-    def holds(self, token: Token, owner: str) -> bool:
+    def holds(self, token: SlotToken, owner: str) -> bool:
         return self._serial[token.slot] == token.serial and self._owner[token.slot] is not None
 
 
@@ -389,7 +395,7 @@ def test_whatever_happens_every_slot_has_exactly_one_owner() -> None:
 
 
 @pytest.mark.parametrize("table", [KeepsSerials, FreesTwice, ForgetsOne, TrustsEverybody])
-def test_the_same_finds_what_is_wrong_with_a_broken_table(table: type[Owners]) -> None:
+def test_the_same_finds_what_is_wrong_with_a_broken_table(table: type[SlotOwners]) -> None:
     search = settings(CALM, max_examples=1000, derandomize=True, database=None, phases=[Stage.generate])
     with pytest.raises((AssertionError, pytest.fail.Exception, OrderError)):
         run_state_machine_as_test(lambda: Handing(table), settings=search)

@@ -45,10 +45,12 @@ from stamps import (
     stamp_of,
 )
 
-from remuda.errors import OrderError
-from remuda.placement.slots import Owners, Room
-from remuda.placement.supervise import Crew, Job, Phase, Worker
-from remuda.placement.weights import Board
+from remuda.core.errors import OrderError
+from remuda.transport.heartbeat import Phase
+from remuda.transport.slots import SlotArray, SlotOwners
+from remuda.transport.weights import WeightStore
+from remuda.transport.worker_pool import Worker, WorkerPool
+from remuda.transport.worker_process import Job
 
 LIMIT_S = 120.0
 """Longest wait for anybody's word."""
@@ -100,25 +102,25 @@ class Hall:
     """A crew, what its workers last said, and their end."""
 
     def __init__(self) -> None:
-        self.crew = Crew(stop=lambda: None)
+        self.worker_pool = WorkerPool(stop=lambda: None)
         self.said: dict[str, list[Any]] = {}
         self.lost: list[str] = []
 
     def __enter__(self) -> Self:
-        self.crew.start()
+        self.worker_pool.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
-        self.crew.close()
+        self.worker_pool.close()
 
-    def hire(self, name: str, job: Job) -> Worker:
+    def add_worker(self, name: str, job: Job) -> Worker:
         """A worker whose words are kept."""
-        return self.crew.hire(name, job, self._hear, self._lose)
+        return self.worker_pool.add_worker(name, job, self._hear, self._lose)
 
     def ask(self, worker: Worker, message: Any) -> Any:
         """Tell a worker something and wait for its next word."""
         self.said[worker.name] = []
-        self.crew.send(worker, message)
+        self.worker_pool.send(worker, message)
         return self.next_word(worker)
 
     def next_word(self, worker: Worker) -> Any:
@@ -135,7 +137,7 @@ class Hall:
     def wait_for(self, done: Callable[[], bool]) -> None:
         """Listen until it is so."""
         while not done():
-            assert self.crew.step(LIMIT_S), "nobody says anything any more"
+            assert self.worker_pool.step(LIMIT_S), "nobody says anything any more"
 
     def _hear(self, worker: Worker, message: Any) -> None:
         self.said.setdefault(worker.name, []).append(message)
@@ -147,15 +149,15 @@ class Hall:
 class Exchange(Hall):
     """Collectors, a trainer, the slots between them and the table of owners; slots change hands one by one."""
 
-    def __init__(self, collector: type[FillJob] = FillJob, owners: type[Owners] = Owners) -> None:
+    def __init__(self, collector: type[FillJob] = FillJob, owners: type[SlotOwners] = SlotOwners) -> None:
         super().__init__()
-        self.room, self.owners, self.books = Room(layout(), SLOTS), owners(SLOTS), Books()
-        self.collectors = [self.hire(f"collect-{i}", collector(self.room)) for i in range(COLLECTORS)]
-        self.trainer = self.hire("train", CheckJob(self.room))
+        self.slot_array, self.owners, self.books = SlotArray(layout(), SLOTS), owners(SLOTS), Books()
+        self.collectors = [self.add_worker(f"collect-{i}", collector(self.slot_array)) for i in range(COLLECTORS)]
+        self.trainer = self.add_worker("train", CheckJob(self.slot_array))
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
-        self.room.memory.close()
+        self.slot_array.memory.close()
 
     def order(self, worker: Worker, halt: bool = False) -> Fill:
         """A slot for a new stamp of a collector's."""
@@ -181,14 +183,14 @@ class Traffic(Exchange):
 
     def __init__(self) -> None:
         super().__init__()
-        self.board = Board(SHAPES)
+        self.store = WeightStore(SHAPES)
         self.load = {worker.name: 0 for worker in self.collectors}
-        self.publisher = self.hire("publish", PublishJob(self.board))
-        self.readers = [self.hire(f"read-{i}", ReadJob(self.board)) for i in range(READERS)]
+        self.publisher = self.add_worker("publish", PublishJob(self.store))
+        self.readers = [self.add_worker(f"read-{i}", ReadJob(self.store)) for i in range(READERS)]
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
-        self.board.memory.close()
+        self.store.memory.close()
 
     def deal(self) -> None:
         """Keep the collectors busy as long as there are slots."""
@@ -197,12 +199,12 @@ class Traffic(Exchange):
             if self.load[worker.name] == AHEAD:
                 return
             self.load[worker.name] += 1
-            self.crew.send(worker, self.order(worker))
+            self.worker_pool.send(worker, self.order(worker))
 
     def _hear(self, worker: Worker, message: Any) -> None:
         if isinstance(message, Filled):
             self.load[worker.name] -= 1
-            self.crew.send(self.trainer, self.filled(worker, message))
+            self.worker_pool.send(self.trainer, self.filled(worker, message))
         elif isinstance(message, Checked):
             self.checked(message)
         else:
@@ -228,9 +230,9 @@ def go_on(worker: Worker) -> None:
     os.kill(pid_of(worker), signal.SIGCONT)
 
 
-def being_written(board: Board) -> bool:
+def being_written(store: WeightStore) -> bool:
     """Whether some row is."""
-    return any((board._view(part, "sequence") % 2).any() for part in SHAPES)
+    return any((store._view(part, "sequence") % 2).any() for part in SHAPES)
 
 
 class Stops:
@@ -258,13 +260,13 @@ class Stops:
     def _stop_one(self) -> None:
         """Half of the times the publisher or a reader, else anybody."""
         traffic = self.traffic
-        some = [traffic.publisher, *traffic.readers] if self._die.integers(2) else traffic.crew.workers
+        some = [traffic.publisher, *traffic.readers] if self._die.integers(2) else traffic.worker_pool.workers
         victim = self._stopped = some[int(self._die.integers(len(some)))]
         stop(victim)
         if victim is traffic.publisher:
-            self.in_writing += being_written(traffic.board)
+            self.in_writing += being_written(traffic.store)
         elif victim in traffic.readers:
-            self.in_reading += traffic.crew.pulse.last(victim.index)[0] is Phase.TAKING
+            self.in_reading += traffic.worker_pool.heartbeats.last(victim.index)[0] is Phase.TAKING
 
     def release(self) -> None:
         """Let whoever is stopped go on."""
@@ -277,7 +279,7 @@ def test_nothing_is_torn_lost_or_twice_in_ten_million_turns() -> None:
     """Everybody works as fast as they can, and somebody is stopped every few messages."""
     with Traffic() as traffic:
         for worker in (traffic.publisher, *traffic.readers):
-            traffic.crew.send(worker, Go())
+            traffic.worker_pool.send(worker, Go())
         stops = Stops(traffic)
         drive(traffic, stops, lambda: traffic.books.turns < TEN_MILLION * (1 + 2 * stops.too_few))
         last = traffic.ask(traffic.publisher, Enough())
@@ -296,7 +298,7 @@ def drive(traffic: Traffic, stops: Stops, wanted: Callable[[], bool]) -> None:
     quiet = 0
     while wanted():
         traffic.deal()
-        quiet = 0 if traffic.crew.step(0.001) else quiet + 1
+        quiet = 0 if traffic.worker_pool.step(0.001) else quiet + 1
         assert quiet < QUIET_LIMIT, "nobody says anything any more"
         assert not traffic.lost
         stops.tick()
@@ -307,12 +309,12 @@ def drive(traffic: Traffic, stops: Stops, wanted: Callable[[], bool]) -> None:
 @pytest.mark.parametrize(
     ("collector", "owners", "faults"),
     [
-        pytest.param(FillJob, Owners, set(), id="as it is"),
-        pytest.param(ClingingFillJob, Owners, {"torn"}, id="a collector goes on writing"),
+        pytest.param(FillJob, SlotOwners, set(), id="as it is"),
+        pytest.param(ClingingFillJob, SlotOwners, {"torn"}, id="a collector goes on writing"),
         pytest.param(FillJob, OneSlotForAll, {"torn", "lost", "twice"}, id="a slot is lent twice"),
     ],
 )
-def test_a_slot_has_one_owner(collector: type[FillJob], owners: type[Owners], faults: set[str]) -> None:
+def test_a_slot_has_one_owner(collector: type[FillJob], owners: type[SlotOwners], faults: set[str]) -> None:
     """While the trainer is in the middle of the first slot, the collector who filled it fills its next one."""
     with Exchange(collector, owners) as hall:
         one, other = hall.collectors
@@ -328,9 +330,9 @@ def test_a_slot_has_one_owner(collector: type[FillJob], owners: type[Owners], fa
 
 @pytest.mark.parametrize("name", ARRAYS)
 def test_the_check_finds_a_single_wrong_element(name: str) -> None:
-    room = Room(layout(), 3)
-    pattern = Pattern(room)
-    for slot in range(room.count):
+    slot_array = SlotArray(layout(), 3)
+    pattern = Pattern(slot_array)
+    for slot in range(slot_array.count):
         pattern.fill(slot, stamp_of(1, slot))
     array = pattern.slots[1][name]
     array.reshape(-1)[-1] = ~array.reshape(-1)[-1] if array.dtype == np.bool_ else array.reshape(-1)[-1] + 1
@@ -359,15 +361,15 @@ def test_a_slot_of_a_collector_that_dies_in_the_middle_is_filled_again() -> None
 class Library(Hall):
     """A publisher, a reader and the board between them."""
 
-    def __init__(self, board: Board) -> None:
+    def __init__(self, store: WeightStore) -> None:
         super().__init__()
-        self.board = board
-        self.publisher = self.hire("publish", PublishJob(board))
-        self.reader = self.hire("read", ReadJob(board))
+        self.store = store
+        self.publisher = self.add_worker("publish", PublishJob(store))
+        self.reader = self.add_worker("read", ReadJob(store))
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
-        self.board.memory.close()
+        self.store.memory.close()
 
     def publish(self, version: int) -> None:
         """Publish every row."""
@@ -391,9 +393,9 @@ class Library(Hall):
         pytest.param(UnmarkedBoard, {"mixed"}, id="a row is not marked while it is written"),
     ],
 )
-def test_a_row_is_read_whole_or_not_at_all(board: type[Board], faults: set[str]) -> None:
+def test_a_row_is_read_whole_or_not_at_all(store: type[WeightStore], faults: set[str]) -> None:
     """The reader has not seen version 2 when the writer is stopped in the middle of version 3."""
-    with Library(board(SHAPES)) as hall:
+    with Library(store(SHAPES)) as hall:
         hall.publish(1)
         reports = [hall.look()]
         hall.publish(2)
@@ -414,10 +416,10 @@ def test_a_reader_keeps_the_rows_of_a_writer_that_dies_in_the_middle_until_anoth
         hall.publish(2)
         hall.stop_in_the_middle_of(3)
         hall.kill(hall.publisher)
-        assert being_written(hall.board)
+        assert being_written(hall.store)
         assert hall.look().versions == (1, 1, 2, 2, 2)
         hall.publish(4)
-        assert not being_written(hall.board)
+        assert not being_written(hall.store)
         held = hall.look()
     assert set(held.versions) == {4}
     assert rows_faults([held]) == set()

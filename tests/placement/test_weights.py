@@ -20,17 +20,17 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from numpy.typing import NDArray
 from stamps import HaltingBoard, UnmarkedBoard
 
-from remuda.errors import WorkerError
-from remuda.placement import weights
-from remuda.placement.weights import TRIES, Board, Reader
-from remuda.policy import UNVERSIONED
+from remuda.core.errors import WorkerError
+from remuda.core.policy import UNVERSIONED
+from remuda.transport import weights
+from remuda.transport.weights import TRIES, WeightReader, WeightStore
 
 SHAPES = {0: (3, 5), 2: (2, 4)}
 
 
 @pytest.fixture
-def board() -> Iterator[Board]:
-    made = Board(SHAPES)
+def store() -> Iterator[WeightStore]:
+    made = WeightStore(SHAPES)
     yield made
     made.memory.close()
 
@@ -41,16 +41,16 @@ def rows_of(part: int, agents: int, version: int) -> NDArray[np.float32]:
     return (base + np.arange(SHAPES[part][1])).astype(np.float32)
 
 
-def die_in_the_middle(board: Board, part: int, agent: int) -> None:
+def die_in_the_middle(store: WeightStore, part: int, agent: int) -> None:
     """What a writer leaves that dies halfway through a row."""
-    board._view(part, "sequence")[agent] |= 1
-    board._view(part, "rows")[agent, :2] = -1
+    store._view(part, "sequence")[agent] |= 1
+    store._view(part, "rows")[agent, :2] = -1
 
 
-def test_what_is_published_is_read_with_its_version(board: Board) -> None:
-    reader = Reader(board)
+def test_what_is_published_is_read_with_its_version(store: WeightStore) -> None:
+    reader = WeightReader(store)
     for part, (agents, _) in SHAPES.items():
-        board.publish(part, rows_of(part, agents, 7 + part), 7 + part)
+        store.publish(part, rows_of(part, agents, 7 + part), 7 + part)
     assert reader.refresh() == [0, 2]
     for part, (agents, _) in SHAPES.items():
         assert np.array_equal(reader.rows[part], rows_of(part, agents, 7 + part))
@@ -58,76 +58,76 @@ def test_what_is_published_is_read_with_its_version(board: Board) -> None:
     assert reader.retries == 0
 
 
-def test_every_reader_has_a_copy_of_its_own(board: Board) -> None:
-    board.publish(0, rows_of(0, 3, 1), 1)
-    one, other = Reader(board), Reader(board)
+def test_every_reader_has_a_copy_of_its_own(store: WeightStore) -> None:
+    store.publish(0, rows_of(0, 3, 1), 1)
+    one, other = WeightReader(store), WeightReader(store)
     one.refresh()
-    board.publish(0, rows_of(0, 3, 2), 2)
+    store.publish(0, rows_of(0, 3, 2), 2)
     other.refresh()
     assert np.array_equal(one.rows[0], rows_of(0, 3, 1))
     assert np.array_equal(other.rows[0], rows_of(0, 3, 2))
 
 
-def test_nothing_is_said_of_parts_that_did_not_move(board: Board) -> None:
-    reader = Reader(board)
+def test_nothing_is_said_of_parts_that_did_not_move(store: WeightStore) -> None:
+    reader = WeightReader(store)
     reader.refresh()
     assert reader.refresh() == []
-    board.publish(2, rows_of(2, 2, 1), 1)
+    store.publish(2, rows_of(2, 2, 1), 1)
     assert reader.refresh() == [2]
     assert reader.refresh() == []
 
 
-def test_only_rows_that_moved_are_copied(board: Board) -> None:
-    reader = Reader(board)
-    board.publish(0, rows_of(0, 3, 1), 1)
+def test_only_rows_that_moved_are_copied(store: WeightStore) -> None:
+    reader = WeightReader(store)
+    store.publish(0, rows_of(0, 3, 1), 1)
     reader.refresh()
     reader.rows[0][:] = -5
-    board.publish(0, rows_of(0, 1, 2), 2, first=1)
+    store.publish(0, rows_of(0, 1, 2), 2, first=1)
     assert reader.refresh() == [0]
     assert (reader.rows[0][[0, 2]] == -5).all()
     assert np.array_equal(reader.rows[0][1], rows_of(0, 1, 2)[0])
     assert reader.versions[0].tolist() == [1, 2, 1]
 
 
-def test_slices_of_a_part_come_from_different_writers(board: Board) -> None:
-    reader = Reader(board)
-    board.publish(0, rows_of(0, 2, 4), 4, first=1)
-    board.publish(0, rows_of(0, 1, 9), 9)
+def test_slices_of_a_part_come_from_different_writers(store: WeightStore) -> None:
+    reader = WeightReader(store)
+    store.publish(0, rows_of(0, 2, 4), 4, first=1)
+    store.publish(0, rows_of(0, 1, 9), 9)
     reader.refresh()
     assert np.array_equal(reader.rows[0], np.concatenate([rows_of(0, 1, 9), rows_of(0, 2, 4)]))
     assert reader.versions[0].tolist() == [9, 4, 4]
     assert not reader.rows[2].any()
 
 
-def test_the_oldest_version_is_that_of_any_row(board: Board) -> None:
-    assert board.oldest() == 0
-    board.publish(0, rows_of(0, 3, 9), 9)
-    board.publish(2, rows_of(2, 2, 6), 6)
-    board.publish(2, rows_of(2, 1, 8), 8, first=1)
-    assert board.oldest() == 6
-    board.publish(2, rows_of(2, 1, 10), 10)
-    assert board.oldest() == 8
-    empty = Board({})
+def test_the_oldest_version_is_that_of_any_row(store: WeightStore) -> None:
+    assert store.oldest() == 0
+    store.publish(0, rows_of(0, 3, 9), 9)
+    store.publish(2, rows_of(2, 2, 6), 6)
+    store.publish(2, rows_of(2, 1, 8), 8, first=1)
+    assert store.oldest() == 6
+    store.publish(2, rows_of(2, 1, 10), 10)
+    assert store.oldest() == 8
+    empty = WeightStore({})
     assert empty.oldest() == UNVERSIONED
-    assert Reader(empty).refresh() == []
+    assert WeightReader(empty).refresh() == []
     empty.memory.close()
 
 
 def test_players_without_weights_have_versions_all_the_same() -> None:
-    board = Board({0: (2, 0)})
-    reader = Reader(board)
-    board.publish(0, np.zeros((2, 0), np.float32), 3)
+    store = WeightStore({0: (2, 0)})
+    reader = WeightReader(store)
+    store.publish(0, np.zeros((2, 0), np.float32), 3)
     assert reader.refresh() == [0]
     assert reader.versions[0].tolist() == [3, 3]
-    board.memory.close()
+    store.memory.close()
 
 
-def test_a_writer_that_dies_in_the_middle_leaves_readers_the_row_they_have(board: Board) -> None:
-    reader = Reader(board)
-    board.publish(0, rows_of(0, 3, 1), 1)
+def test_a_writer_that_dies_in_the_middle_leaves_readers_the_row_they_have(store: WeightStore) -> None:
+    reader = WeightReader(store)
+    store.publish(0, rows_of(0, 3, 1), 1)
     reader.refresh()
-    die_in_the_middle(board, 0, 1)
-    board.publish(0, rows_of(0, 1, 2), 2, first=2)
+    die_in_the_middle(store, 0, 1)
+    store.publish(0, rows_of(0, 1, 2), 2, first=2)
     assert reader.refresh() == [0]
     assert reader.retries == TRIES
     assert np.array_equal(reader.rows[0][:2], rows_of(0, 2, 1))
@@ -135,40 +135,40 @@ def test_a_writer_that_dies_in_the_middle_leaves_readers_the_row_they_have(board
     assert reader.refresh() == []
 
 
-def test_a_later_writer_heals_the_row(board: Board) -> None:
-    reader = Reader(board)
-    board.publish(0, rows_of(0, 3, 1), 1)
+def test_a_later_writer_heals_the_row(store: WeightStore) -> None:
+    reader = WeightReader(store)
+    store.publish(0, rows_of(0, 3, 1), 1)
     reader.refresh()
-    die_in_the_middle(board, 0, 1)
-    board.publish(0, rows_of(0, 3, 2), 2)
-    assert (board._view(0, "sequence") % 2 == 0).all()
+    die_in_the_middle(store, 0, 1)
+    store.publish(0, rows_of(0, 3, 2), 2)
+    assert (store._view(0, "sequence") % 2 == 0).all()
     assert reader.refresh() == [0]
     assert np.array_equal(reader.rows[0], rows_of(0, 3, 2))
     assert reader.versions[0].tolist() == [2, 2, 2]
 
 
 def test_a_reader_gives_up_on_a_row_that_never_stands_still_until_it_next_looks() -> None:
-    board = HaltingBoard(SHAPES)
-    reader = Reader(board)
+    store = HaltingBoard(SHAPES)
+    reader = WeightReader(store)
     reader.refresh()
-    board.publish(2, rows_of(2, 2, 1), 1)
-    writing = copy.copy(board)  # without a halt, in the same memory
-    board.halt = lambda: writing.publish(2, rows_of(2, 1, 2), 2)
+    store.publish(2, rows_of(2, 2, 1), 1)
+    writing = copy.copy(store)  # without a halt, in the same memory
+    store.halt = lambda: writing.publish(2, rows_of(2, 1, 2), 2)
     assert reader.refresh() == [2]
     assert reader.retries == TRIES
     assert reader.versions[2].tolist() == [0, 1]
     assert not reader.rows[2][0].any()
-    board.halt = None
+    store.halt = None
     assert reader.refresh() == [2]
     assert reader.versions[2].tolist() == [2, 1]
-    board.memory.close()
+    store.memory.close()
 
 
-def test_a_fresh_reader_waits_for_its_first_whole_row(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
-    board.publish(0, rows_of(0, 3, 1), 1)
-    die_in_the_middle(board, 0, 1)
-    reader = Reader(board)
-    healing = threading.Thread(target=lambda: board.publish(0, rows_of(0, 3, 2), 2))
+def test_a_fresh_reader_waits_for_its_first_whole_row(store: WeightStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.publish(0, rows_of(0, 3, 1), 1)
+    die_in_the_middle(store, 0, 1)
+    reader = WeightReader(store)
+    healing = threading.Thread(target=lambda: store.publish(0, rows_of(0, 3, 2), 2))
     monkeypatch.setattr(weights.os, "sched_yield", lambda: healing.start() if healing.ident is None else None)
     assert 0 in reader.refresh()
     healing.join()
@@ -176,12 +176,12 @@ def test_a_fresh_reader_waits_for_its_first_whole_row(board: Board, monkeypatch:
     assert np.array_equal(reader.rows[0], rows_of(0, 3, 2))
 
 
-def test_a_fresh_reader_does_not_wait_for_ever(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
-    board.publish(0, rows_of(0, 3, 1), 1)
-    die_in_the_middle(board, 0, 1)
+def test_a_fresh_reader_does_not_wait_for_ever(store: WeightStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.publish(0, rows_of(0, 3, 1), 1)
+    die_in_the_middle(store, 0, 1)
     monkeypatch.setattr(weights, "FIRST_LIMIT_S", 0.01)
     with pytest.raises(WorkerError, match="agent 1 were not written whole"):
-        Reader(board).refresh()
+        WeightReader(store).refresh()
 
 
 class Killed(BaseException):
@@ -277,24 +277,24 @@ class NeverHealingBoard(PacedBoard):
         self._view(part, "sequence")[own] += 1
 
 
-class TrustingReader(Reader):
+class TrustingReader(WeightReader):
     """Broken: does not look whether the row moved under it."""
 
     def _copy(self, part: int, agent: int, sequence: NDArray[Any]) -> bool:
         if sequence[agent] % 2:
             return False
         self._seen[part][agent] = sequence[agent]
-        self.versions[part][agent] = self.board._view(part, "version")[agent]
-        self.rows[part][agent] = self.board._view(part, "rows")[agent].copy()
+        self.versions[part][agent] = self.store._view(part, "version")[agent]
+        self.rows[part][agent] = self.store._view(part, "rows")[agent].copy()
         return True
 
 
-class HastyReader(Reader):
+class HastyReader(WeightReader):
     """Broken: does not mind that a row is being written."""
 
     def _copy(self, part: int, agent: int, sequence: NDArray[Any]) -> bool:
         before = int(sequence[agent])
-        row, version = self.board._view(part, "rows")[agent].copy(), self.board._view(part, "version")[agent]
+        row, version = self.store._view(part, "rows")[agent].copy(), self.store._view(part, "version")[agent]
         if int(sequence[agent]) != before:
             return False
         self.rows[part][agent], self.versions[part][agent], self._seen[part][agent] = row, version, before
@@ -310,12 +310,12 @@ readers = st.integers(0, 1)
 class Meeting(RuleBasedStateMachine):
     """Writers and readers, each in the middle of something or not; every column of a row has its version."""
 
-    def __init__(self, board: type[Board] = PacedBoard, reader: type[Reader] = Reader) -> None:
+    def __init__(self, store: type[WeightStore] = PacedBoard, reader: type[WeightReader] = WeightReader) -> None:
         super().__init__()
         self._patch = pytest.MonkeyPatch()
         self._patch.setattr(weights, "_fence", Paced.halt)
-        self.board = board(SHAPES)
-        self.readers = [reader(self.board) for _ in range(2)]
+        self.store = store(SHAPES)
+        self.readers = [reader(self.store) for _ in range(2)]
         for one in self.readers:
             one.refresh()  # the first whole row has to be waited for; see above
         self.before = [{part: own.copy() for part, own in one.versions.items()} for one in self.readers]
@@ -328,7 +328,7 @@ class Meeting(RuleBasedStateMachine):
         for pace in (*self.writing.values(), *self.reading.values()):
             pace.kill()
         self._patch.undo()
-        self.board.memory.close()
+        self.store.memory.close()
 
     @rule(writer=writers)
     def write_on(self, writer: int) -> None:
@@ -355,7 +355,7 @@ class Meeting(RuleBasedStateMachine):
     def _publish(self, writer: int) -> None:
         part, first, last = SLICES[writer]
         version = self.begun[writer]
-        self.board.publish(part, np.full((last - first, SHAPES[part][1]), version, np.float32), version, first)
+        self.store.publish(part, np.full((last - first, SHAPES[part][1]), version, np.float32), version, first)
 
     def _settle(self, writer: int) -> None:
         if self.writing[writer].done:
@@ -405,14 +405,16 @@ def test_however_they_meet_a_reader_holds_whole_rows() -> None:
 @pytest.mark.parametrize(
     ("board", "reader"),
     [
-        (PacedUnmarkedBoard, Reader),
-        (EarlyBoard, Reader),
-        (NeverHealingBoard, Reader),
+        (PacedUnmarkedBoard, WeightReader),
+        (EarlyBoard, WeightReader),
+        (NeverHealingBoard, WeightReader),
         (PacedBoard, TrustingReader),
         (PacedBoard, HastyReader),
     ],
 )
-def test_the_same_finds_what_is_wrong_with_a_broken_protocol(board: type[Board], reader: type[Reader]) -> None:
+def test_the_same_finds_what_is_wrong_with_a_broken_protocol(
+    store: type[WeightStore], reader: type[WeightReader]
+) -> None:
     search = settings(CALM, max_examples=1000, derandomize=True, database=None, phases=[Stage.generate])
     with pytest.raises(AssertionError):
-        run_state_machine_as_test(lambda: Meeting(board, reader), settings=search)
+        run_state_machine_as_test(lambda: Meeting(store, reader), settings=search)

@@ -17,8 +17,8 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import remuda
-from remuda import checkpoint
-from remuda.errors import RunError
+from remuda.core.errors import RunError
+from remuda.runs import checkpoint
 
 PLANS: dict[str, dict[str, Any]] = {
     "sequential": {"engine": "sequential"},
@@ -131,9 +131,9 @@ def test_tensorboard_shows_each_episode_once(trained: Any, train: Any) -> None:
     """Resuming from an older checkpoint plays rounds again that were already on the board."""
     run = train(**TESTED)
     remuda.resume(run.path, checkpoint_name="000000006", quiet=True)
-    board = EventAccumulator(str(run.path / "tensorboard"), {"scalars": 0})
-    board.Reload()
-    assert [event.step for event in board.Scalars("train/return/foragers0")] == [3, 6, 9, 12, 15]
+    store = EventAccumulator(str(run.path / "tensorboard"), {"scalars": 0})
+    store.Reload()
+    assert [event.step for event in store.Scalars("train/return/foragers0")] == [3, 6, 9, 12, 15]
 
 
 def test_a_finished_run_says_so(trained: Any) -> None:

@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from remuda.errors import ConfigError
+from remuda.core.errors import ConfigError
 from remuda.games.cage2.workflow import ORDERS, distance, distinct_orders
-from remuda.search.methods import Field, best, propose
-from remuda.search.options import Outcome, SearchOptions, Trial
-from remuda.search.posterior import believe, reported
-from remuda.search.trials import WINDOW, verdict
+from remuda.studies.workflows.methods import SearchSpace, best, propose
+from remuda.studies.workflows.options import SearchOptions, TrialResult, WorkflowTrial
+from remuda.studies.workflows.posterior import believe, reported
+from remuda.studies.workflows.trials import WINDOW, verdict
 
-FIELD = Field(distinct_orders(True), True, 100, "distinct")
-FULL = Field(ORDERS, False, 100, "all")
+FIELD = SearchSpace(distinct_orders(True), True, 100, "distinct")
+FULL = SearchSpace(ORDERS, False, 100, "all")
 TARGET = "op_server,enterprise,op_host,user,defender"
 
 
@@ -26,17 +26,19 @@ def options(**own: Any) -> SearchOptions:
     return SearchOptions.read(own, "test")
 
 
-def outcome(trial: Trial, env_return: float, compliance: float = 1.0, episodes: int | None = None) -> Outcome:
-    return Outcome(
+def outcome(
+    trial: WorkflowTrial, env_return: float, compliance: float = 1.0, episodes: int | None = None
+) -> TrialResult:
+    return TrialResult(
         trial=trial, episodes=trial.episodes if episodes is None else episodes, compliance=compliance, fixes=9,
         env_return=env_return, env_return_se=0.5, passed=compliance >= 0.9, why="test", collect_s=1, learn_s=1,
         wall_s=2,
     )  # fmt: skip
 
 
-def played(own: SearchOptions, field: Field, world: Callable[[Trial], Outcome]) -> list[Outcome]:
+def played(own: SearchOptions, field: SearchSpace, world: Callable[[WorkflowTrial], TrialResult]) -> list[TrialResult]:
     """A whole search in a made-up world."""
-    outcomes: list[Outcome] = []
+    outcomes: list[TrialResult] = []
     while trials := propose(own, field, outcomes):
         assert [trial.number for trial in trials] == list(range(len(outcomes), len(outcomes) + len(trials)))
         assert 1 <= len(trials) <= own.side_by_side
@@ -45,7 +47,7 @@ def played(own: SearchOptions, field: Field, world: Callable[[Trial], Outcome]) 
     return outcomes
 
 
-def hill(trial: Trial) -> Outcome:
+def hill(trial: WorkflowTrial) -> TrialResult:
     """The nearer to TARGET the better."""
     return outcome(trial, -10.0 - 4.0 * distance(trial.workflow, TARGET, True))
 
@@ -66,7 +68,7 @@ def test_gp_ucb_climbs_where_lots_only_stumble() -> None:
 
 def test_trials_side_by_side_look_in_different_places() -> None:
     own = options(total_episodes=100_000, side_by_side=4, trial_episodes=1000, seed=3)
-    outcomes: list[Outcome] = []
+    outcomes: list[TrialResult] = []
     for _ in range(5):
         trials = propose(own, FIELD, outcomes)
         assert len({trial.workflow for trial in trials}) == 4
@@ -118,8 +120,8 @@ def test_halving_says_what_it_needs() -> None:
 
 
 def test_who_does_not_comply_is_never_reported() -> None:
-    best_of_all = Trial(number=0, workflow=FIELD.orders[0], episodes=100)
-    other = Trial(number=1, workflow=FIELD.orders[9], episodes=100)
+    best_of_all = WorkflowTrial(number=0, workflow=FIELD.orders[0], episodes=100)
+    other = WorkflowTrial(number=1, workflow=FIELD.orders[9], episodes=100)
     outcomes = [outcome(best_of_all, -1, compliance=0.5), outcome(other, -50)]
     assert [*reported(outcomes)] == [other.workflow]
     chosen = best(outcomes)
@@ -130,7 +132,7 @@ def test_who_does_not_comply_is_never_reported() -> None:
 
 
 def test_an_order_that_never_complies_does_not_use_up_the_search() -> None:
-    def world(trial: Trial) -> Outcome:
+    def world(trial: WorkflowTrial) -> TrialResult:
         stubborn = distance(trial.workflow, TARGET, True) < 2
         return outcome(trial, hill(trial).env_return, compliance=0.2 if stubborn else 1.0)
 
@@ -142,7 +144,9 @@ def test_an_order_that_never_complies_does_not_use_up_the_search() -> None:
 
 def test_belief_is_sure_of_what_was_tried_and_falls_with_distance() -> None:
     tried = [ORDERS[i] for i in (0, 30, 61, 119)]
-    outcomes = [outcome(Trial(number=i, workflow=order, episodes=100), -20.0 - 5 * i) for i, order in enumerate(tried)]
+    outcomes = [
+        outcome(WorkflowTrial(number=i, workflow=order, episodes=100), -20.0 - 5 * i) for i, order in enumerate(tried)
+    ]
     belief = believe(ORDERS, outcomes, foothold_counts=False)
     assert belief is not None
     places = [ORDERS.index(order) for order in tried]
@@ -180,7 +184,10 @@ def history(compliance: list[float], returns: list[float]) -> list[dict[str, Any
 
 
 def test_a_trial_ends_when_it_gets_no_better() -> None:
-    own, trial = options(patience=5, compliance_threshold=0.9), Trial(number=0, workflow=TARGET, episodes=10_000)
+    own, trial = (
+        options(patience=5, compliance_threshold=0.9),
+        WorkflowTrial(number=0, workflow=TARGET, episodes=10_000),
+    )
     rising = [0.02 * i for i in range(60)]
     falling = [-100.0 - i for i in range(60)]
     assert verdict(history(rising[:45], falling[:45]), trial, own) is None  # it learns to comply

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from remuda import Run
-from remuda.errors import ConfigError, RunError, UnknownName
+from remuda.core.errors import ConfigError, RunError, UnknownName
 from remuda.games.cage2.workflow import distinct_orders
-from remuda.search import Audience, resume_search, search
-from remuda.search.ranking import Search
+from remuda.studies.workflows.ranking import Search
+from remuda.studies.workflows.search import SearchListener, resume_search, search
 
 SMALL: dict[str, Any] = {
     "total_episodes": 96, "trial_episodes": 24, "compliance_threshold": 0.0, "score_episodes": 6, "patience": 30,
@@ -122,7 +122,7 @@ def test_a_search_that_is_killed_goes_on_as_if_it_had_not_been(
         assert f"go on with: remuda resume {out}" in errors
     assert not (out / "result.json").exists()
     told: list[str] = []
-    found = resume_search(out, Audience(tell=told.append))
+    found = resume_search(out, SearchListener(tell=told.append))
     assert found.books.finished
     assert ("going on after" in told[0]) == (trial > 0)
     assert outcomes(out) == outcomes(whole.folder)

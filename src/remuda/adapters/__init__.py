@@ -1,1 +1,1 @@
-"""Games of other makers as games of ours, and ours as theirs."""
+"""Environments of other libraries as games of ours (inbound), and our games as theirs (outbound)."""

@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from remuda.kernels import kernel
-from remuda.rng import below, uniform
+from remuda.core.kernels import kernel
+from remuda.core.rng import below, uniform
 
 EMPTY = 0
 WALL = 1
-
 UP, DOWN, LEFT, RIGHT = 0, 1, 2, 3
 MOVES = np.array([[-1, 0], [1, 0], [0, -1], [0, 1]], np.int64)  # (action, row/col)
 

@@ -13,9 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from remuda.config import Options
-from remuda.errors import ConfigError
-from remuda.game import Game, GameEntry, GameSpec, Group, deal
+from remuda.core.errors import ConfigError
+from remuda.core.game import Game, GameEntry, GameSpec, Group, deal
+from remuda.core.kernels import kernel
+from remuda.core.options import Options
+from remuda.core.rng import Keys, below, fold
 from remuda.games.grid import (
     EMPTY,
     MOVES,
@@ -28,8 +30,6 @@ from remuda.games.grid import (
     place_apart,
     wall_border,
 )
-from remuda.kernels import kernel
-from remuda.rng import Keys, below, fold
 
 GEM, BONE, FOOD, AGENT = 2, 3, 4, 5
 KINDS = 6
@@ -86,7 +86,7 @@ class State(NamedTuple):
     metrics: NDArray[np.float32]  # (worlds, agents, metrics)
 
 
-class Rules(NamedTuple):
+class HuntRules(NamedTuple):
     """The numbers of the game, per world where they may differ."""
 
     log_miss: NDArray[np.float64]  # (worlds,)
@@ -120,7 +120,7 @@ class Treasurehunt(Game):
             (BONE, options.bone),
         ):
             values[:, kind] = per_world(value, worlds)
-        self.rules = Rules(log_miss(per_world(options.spawn, worlds)), values, options.radius, options.turns)
+        self.rules = HuntRules(log_miss(per_world(options.spawn, worlds)), values, options.radius, options.turns)
         signals = self.signals[0]
         self.state = State(
             planes=np.zeros((count, options.height, options.width), np.uint8),

@@ -1,1 +1,1 @@
-"""Algorithms, each for a slice of one group."""
+"""Learning algorithms. One folder per algorithm: options, network, policy and learner together."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from remuda.errors import ConfigError
+from remuda.core.errors import ConfigError
 
 Value = float | str
 PerAgent = Value | list[Value]

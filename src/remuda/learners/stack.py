@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.optim.adam import adam
 
-from remuda import rng
-from remuda.game import Group
-from remuda.kernels import kernel
-from remuda.policy import UNVERSIONED, Policy
-from remuda.rng import Keys, Stream
+from remuda.core import rng
+from remuda.core.game import Group
+from remuda.core.kernels import kernel
+from remuda.core.policy import UNVERSIONED, Policy
+from remuda.core.rng import Keys, Stream
 
 LEAST_ROWS = 16
 CHUNK_BYTES = 8 << 20
@@ -42,12 +42,12 @@ def padded(width: int) -> int:
 
 
 @dataclass(frozen=True)
-class Entry:
+class WeightEntry:
     """One named array of a network: its true shape, the padded one, and where it starts in the row."""
 
     name: str
     shape: tuple[int, ...]
-    room: tuple[int, ...]
+    padded_shape: tuple[int, ...]
     offset: int
     spread: float  # initial values are uniform in ±spread
     centre: float = 0.0
@@ -55,19 +55,19 @@ class Entry:
     @property
     def size(self) -> int:
         """Numbers it takes in the row."""
-        return math.prod(self.room)
+        return math.prod(self.padded_shape)
 
 
-class Layout:
+class WeightLayout:
     """How the arrays of one network lie in a row."""
 
     def __init__(self) -> None:
-        self.entries: list[Entry] = []
+        self.entries: list[WeightEntry] = []
 
     def add(self, name: str, shape: Sequence[int], spread: float, centre: float = 0.0, pad: bool = True) -> None:
         """Append an array; padding stays zero for ever because nothing flows through it."""
-        room = tuple(padded(n) for n in shape) if pad else tuple(shape)
-        self.entries.append(Entry(name, tuple(shape), room, self.size, spread, centre))
+        padded_shape = tuple(padded(n) for n in shape) if pad else tuple(shape)
+        self.entries.append(WeightEntry(name, tuple(shape), padded_shape, self.size, spread, centre))
 
     @property
     def size(self) -> int:
@@ -81,7 +81,7 @@ class Layout:
     def arrays(self, rows: Tensor) -> dict[str, Tensor]:
         """Each array of all agents, (agents, *room), differentiable with respect to `rows`."""
         pieces = rows.split_with_sizes(self._sizes, dim=1)
-        return {e.name: piece.view(len(rows), *e.room) for e, piece in zip(self.entries, pieces, strict=True)}
+        return {e.name: piece.view(len(rows), *e.padded_shape) for e, piece in zip(self.entries, pieces, strict=True)}
 
     def initial(self, keys: Keys) -> NDArray[np.float32]:
         """First weights, one row per key, each drawn from its own key."""
@@ -93,10 +93,10 @@ class Layout:
                 self._place(row, e)[...] = own.reshape(e.shape)
         return rows
 
-    def _place(self, row: NDArray[np.float32], entry: Entry) -> NDArray[np.float32]:
+    def _place(self, row: NDArray[np.float32], entry: WeightEntry) -> NDArray[np.float32]:
         """The part of a row that holds an array, without its padding, as a view."""
-        room = row[entry.offset : entry.offset + entry.size].reshape(entry.room)
-        return room[tuple(slice(n) for n in entry.shape)]
+        padded_shape = row[entry.offset : entry.offset + entry.size].reshape(entry.padded_shape)
+        return padded_shape[tuple(slice(n) for n in entry.shape)]
 
     def named(self, row: NDArray[np.float32]) -> dict[str, NDArray[np.float32]]:
         """One agent's arrays without padding."""
@@ -110,7 +110,7 @@ class Layout:
         return row
 
 
-def add_linear(layout: Layout, name: str, inputs: int, outputs: int, gain: float = 1.0) -> None:
+def add_linear(layout: WeightLayout, name: str, inputs: int, outputs: int, gain: float = 1.0) -> None:
     """Room for a layer, uniform in ±gain/√inputs at first."""
     spread = gain * math.sqrt(1.0 / inputs)
     layout.add(f"{name}.weight", (outputs, inputs), spread)
@@ -202,7 +202,7 @@ class StackedNetwork:
 class StackedPolicy(Policy):
     """A policy whose networks are rows; after the weights a row may have columns that are no weights."""
 
-    def __init__(self, group: Group, agents: int, layout: Layout, columns: int, device: str) -> None:
+    def __init__(self, group: Group, agents: int, layout: WeightLayout, columns: int, device: str) -> None:
         super().__init__(group, agents)
         self.layout = layout
         self.columns = columns

@@ -1,5 +1,35 @@
-"""CAGE Challenge 2, exact and batched: a defender against scripted intruders in a network of 13 hosts."""
+"""CAGE Challenge 2: the rules, compiled, and compared step by step with recorded games of the original."""
 
-from remuda.games.cage2.game import ENTRY
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from remuda.core.game import Game, GameEntry, Pace, kinds_of_worlds
+from remuda.games.cage2 import cyborg
+from remuda.games.cage2.defenders import DEFENDERS
+from remuda.games.cage2.game import Cage2, Cage2Options, workflows
+from remuda.games.cage2.red import AGENTS
 
 __all__ = ["ENTRY"]
+
+
+def _make(options: Cage2Options, worlds: Sequence[int]) -> Game:
+    """Our simulator, or the original one where the options ask for it."""
+    return Cage2(options, worlds) if options.simulator == "own" else cyborg.build(options, worlds)
+
+
+def _kinds(options: Cage2Options) -> int:
+    reds = len(AGENTS) if options.red == "mixed" else 1
+    return math.lcm(kinds_of_worlds(options), reds, max(1, len(workflows(options))))
+
+
+ENTRY = GameEntry(
+    name="cage2",
+    summary="CAGE Challenge 2: defend a network of 13 hosts against scripted intruders",
+    options=Cage2Options,
+    make=_make,
+    players=DEFENDERS,
+    kinds=_kinds,
+    pace=lambda options: Pace.TOGETHER if options.simulator == "own" else Pace.SLOW,
+)

@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from remuda.errors import ConfigError
-from remuda.game import Group
+from remuda.core.errors import ConfigError
+from remuda.core.game import Group
+from remuda.core.kernels import kernel
+from remuda.core.policy import Policy, PolicyInput, PolicyOutput, explore
+from remuda.core.rng import below, uniform
 from remuda.games.cage2.network import ANALYSE, FIRST_DECOY, N_ACTIONS, N_DECOYS, N_HOSTS, NAMES, REMOVE, RESTORE
 from remuda.games.cage2.observation import BITS
 from remuda.games.cage2.workflow import N_UNITS, ORDER_BITS, UNIT_OF, UNITS, place_of
-from remuda.kernels import kernel
-from remuda.policy import Choice, Policy, Sight, explore
-from remuda.rng import below, uniform
 
 PRIORITY: NDArray[np.int64] = np.array(  # User0 is red's for good
     [
@@ -36,7 +36,6 @@ CLEAN, UNSURE, USER_LEVEL, PRIVILEGED = 0, 1, 2, 3  # the two bits of a host's c
 SCANNED = 1  # the two bits of its activity
 ON_WATCH = -1  # nothing to repair
 LONGEST = 500  # turns of which a replaying defender sees everything; five times the longest official game
-
 ANALYSES, REMOVES, RESTORES, DECOYS = (
     2 + (verb - ANALYSE) * N_HOSTS for verb in (ANALYSE, REMOVE, RESTORE, FIRST_DECOY)
 )
@@ -47,48 +46,48 @@ CHANCE = 2  # its draws start here; `explore` uses those before
 class Defender(Policy):
     """A scripted blue player."""
 
-    def act(self, sight: Sight, first: int, last: int) -> Choice:
+    def act(self, inputs: PolicyInput, first: int, last: int) -> PolicyOutput:
         """Choose by the script; exploration is laid over it if asked for."""
-        chosen = np.zeros(sight.keys.shape, np.int64)
-        self.choose(sight, chosen)
-        if sight.exploration:
-            chosen = explore(chosen, np.full(last - first, sight.exploration), sight, self.group.actions)
-        return Choice(chosen)
+        chosen = np.zeros(inputs.keys.shape, np.int64)
+        self.choose(inputs, chosen)
+        if inputs.exploration:
+            chosen = explore(chosen, np.full(last - first, inputs.exploration), inputs, self.group.actions)
+        return PolicyOutput(chosen)
 
     @abstractmethod
-    def choose(self, sight: Sight, out: NDArray[np.int64]) -> None:
+    def choose(self, inputs: PolicyInput, out: NDArray[np.int64]) -> None:
         """Write an action for each world and agent."""
 
 
 class Sleeper(Defender):
     """Does nothing."""
 
-    def choose(self, sight: Sight, out: NDArray[np.int64]) -> None:
+    def choose(self, inputs: PolicyInput, out: NDArray[np.int64]) -> None:
         """Sleep is action 0."""
 
 
 class RandomNoDecoy(Defender):
     """Any action but a decoy, uniformly."""
 
-    def choose(self, sight: Sight, out: NDArray[np.int64]) -> None:
+    def choose(self, inputs: PolicyInput, out: NDArray[np.int64]) -> None:
         """Throw a die."""
-        _random_nodecoy(sight.keys, out)
+        _random_nodecoy(inputs.keys, out)
 
 
 class DecoyHeavy(Defender):
     """A random decoy seven times in ten, otherwise any action."""
 
-    def choose(self, sight: Sight, out: NDArray[np.int64]) -> None:
+    def choose(self, inputs: PolicyInput, out: NDArray[np.int64]) -> None:
         """Throw dice."""
-        _decoy_heavy(sight.keys, out)
+        _decoy_heavy(inputs.keys, out)
 
 
 class ReactRestore(Defender):
     """Restores the first host that looks compromised."""
 
-    def choose(self, sight: Sight, out: NDArray[np.int64]) -> None:
+    def choose(self, inputs: PolicyInput, out: NDArray[np.int64]) -> None:
         """Look at the latest observation."""
-        _react_restore(sight.obs[-1], out)
+        _react_restore(inputs.obs[-1], out)
 
 
 class ReactRemove(Defender):
@@ -97,11 +96,11 @@ class ReactRemove(Defender):
     frames = LONGEST
     mixed = False
 
-    def choose(self, sight: Sight, out: NDArray[np.int64]) -> None:
+    def choose(self, inputs: PolicyInput, out: NDArray[np.int64]) -> None:
         """Replay the episode so far."""
-        if sight.ages.max(initial=0) >= self.frames:
+        if inputs.ages.max(initial=0) >= self.frames:
             raise ConfigError(f"this defender follows episodes of up to {self.frames} steps: lower steps")
-        _replay(sight.obs, sight.ages, sight.keys, self.mixed, out)
+        _replay(inputs.obs, inputs.ages, inputs.keys, self.mixed, out)
 
 
 class ReactMixed(ReactRemove):
@@ -118,9 +117,9 @@ class GreedyRepair(Defender):
             raise ConfigError(f"greedy_repair goes by an order: say workflow={','.join(UNITS)}, or another one")
         super().__init__(group, agents)
 
-    def choose(self, sight: Sight, out: NDArray[np.int64]) -> None:
+    def choose(self, inputs: PolicyInput, out: NDArray[np.int64]) -> None:
         """Look at the latest observation."""
-        _greedy_repair(sight.obs[-1], out)
+        _greedy_repair(inputs.obs[-1], out)
 
 
 DEFENDERS: dict[str, Callable[[Group, int], Policy]] = {

@@ -6,7 +6,6 @@ red). A second group that plays red would note its choice in `act` in the same w
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
@@ -14,10 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field
 
-from remuda.config import Options
-from remuda.errors import ConfigError
-from remuda.game import Game, GameEntry, GameSpec, Group, Pace, deal, kinds_of_worlds
-from remuda.games.cage2.defenders import DEFENDERS
+from remuda.core.errors import ConfigError
+from remuda.core.game import Game, GameSpec, Group, deal
+from remuda.core.kernels import kernel
+from remuda.core.options import Options
+from remuda.core.rng import Keys, below, fold, uniform
 from remuda.games.cage2.network import (
     DETECTED,
     FIRST_DECOY,
@@ -48,7 +48,7 @@ from remuda.games.cage2.simulator import (
     NOBODY,
     STATE,
     SUCCEEDED,
-    Chance,
+    Draws,
     Orders,
     decode,
     start,
@@ -69,8 +69,6 @@ from remuda.games.cage2.workflow import (
     read_order,
     write_order,
 )
-from remuda.kernels import kernel
-from remuda.rng import Keys, below, fold, uniform
 
 WRAPPERS = ("challenge", "challenge2")
 RULES = ("head", "leaderboard")
@@ -80,7 +78,6 @@ METRICS = ("hosts_lost", "impacts", "restores", "removes", "decoys")
 ENV_RETURN, ALIGNMENT, FIXES, COMPLIANCE, FIXES_BY_UNIT = range(len(METRICS), len(METRICS) + 5)
 WORKFLOW_METRICS = ("env_return", "alignment", "fixes", "compliance", *(f"fixes_{unit}" for unit in UNITS))
 ALL, DISTINCT = "all", "distinct"
-
 # Draws of a turn's key, always the same numbers whatever happens.
 TARGET, OTHER_EXPLOIT, TOP_EXPLOIT, NOTICED, SESSION, GREEN_ACTS, GREEN_TARGET = 0, 1, 2, 3, 4, 5, 6
 
@@ -174,7 +171,7 @@ def workflows(options: Cage2Options) -> list[str]:
     return options.workflow if isinstance(options.workflow, list) else [options.workflow]
 
 
-class Play(NamedTuple):
+class WorldState(NamedTuple):
     """Where each world stands."""
 
     keys: Keys  # (worlds,)
@@ -186,7 +183,7 @@ class Play(NamedTuple):
     metrics: NDArray[np.float32]  # (worlds, agents, metrics)
 
 
-class Rules(NamedTuple):
+class Cage2Rules(NamedTuple):
     """The switches, per world."""
 
     red: NDArray[np.int64]  # (worlds,): a number in AGENTS
@@ -206,7 +203,7 @@ class Cage2(Game):
         bits, metrics = (BITS + ORDER_BITS, (*METRICS, *WORKFLOW_METRICS)) if orders else (BITS, METRICS)
         blue = Group("blue", 1, (bits,), np.uint8, N_ACTIONS, metrics, low=0, high=1)
         super().__init__(GameSpec("cage2", (blue,), options.steps, options.model_dump()), len(worlds))
-        self.rules = Rules(
+        self.rules = Cage2Rules(
             np.array([AGENTS.index(name) for name in deal(red_agents(options), worlds)]),
             np.array(deal(options.green, worlds), np.bool_),
             np.array([WRAPPERS.index(name) for name in deal(options.wrapper, worlds)]),
@@ -219,7 +216,7 @@ class Cage2(Game):
         self.state = np.zeros(count, STATE)
         self.mind = np.zeros(count, MIND)
         self.followed = np.zeros(count, FOLLOWED)
-        self.play = Play(
+        self.play = WorldState(
             keys=np.zeros(count, np.uint64),
             turn=np.zeros(count, np.int64),
             over=self.over,
@@ -327,7 +324,7 @@ def _draw(s: Any, m: Any, agent: int, green_acts: bool, key: Any) -> Any:
         top = uniform(key, TOP_EXPLOIT) < PREFER_TOP
         exploit = pick_exploit(s.known_ports[target], uniform(key, OTHER_EXPLOIT), top)
     orders = Orders(np.int64(s.blue), green, action, target)
-    return orders, Chance(exploit, uniform(key, NOTICED) < DETECTED, uniform(key, SESSION))
+    return orders, Draws(exploit, uniform(key, NOTICED) < DETECTED, uniform(key, SESSION))
 
 
 @kernel
@@ -358,27 +355,3 @@ def _count_following(f: Any, score: Any, terms: Any, metrics: Any) -> None:
     metrics[COMPLIANCE] = rate(f) if f.fixes else NO_FIX
     for unit in range(N_UNITS):
         metrics[FIXES_BY_UNIT + unit] = f.by_unit[unit]
-
-
-def _make(options: Cage2Options, worlds: Sequence[int]) -> Game:
-    if options.simulator == "own":
-        return Cage2(options, worlds)
-    from remuda.adapters import cyborg  # it needs what is above
-
-    return cyborg.build(options, worlds)
-
-
-def _kinds(options: Cage2Options) -> int:
-    reds = len(AGENTS) if options.red == "mixed" else 1
-    return math.lcm(kinds_of_worlds(options), reds, max(1, len(workflows(options))))
-
-
-ENTRY = GameEntry(
-    name="cage2",
-    summary="CAGE Challenge 2: defend a network of 13 hosts against scripted intruders",
-    options=Cage2Options,
-    make=_make,
-    players=DEFENDERS,
-    kinds=_kinds,
-    pace=lambda options: Pace.TOGETHER if options.simulator == "own" else Pace.SLOW,
-)

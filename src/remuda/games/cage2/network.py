@@ -46,12 +46,11 @@ N_HOSTS = len(HOSTS)
 FOOTHOLD = NAMES.index("User0")  # red's first session lives here and survives everything
 OP_SERVER = NAMES.index("Op_Server0")
 BRIDGES = (NAMES.index("Enterprise0"), NAMES.index("Enterprise2") + 1)  # a session here reaches Operational
-
 SERVICE_DOWN = 10.0  # per step while OTService is not running
 RESTORE_COST = 1.0
 
 
-class Listener(NamedTuple):
+class ListeningService(NamedTuple):
     """A process with an open port; exploits match on its service, and a shell runs as its user."""
 
     port: int
@@ -59,23 +58,23 @@ class Listener(NamedTuple):
     user: str
 
 
-_SSH_ROOT = (Listener(22, "ssh", "root"),)
-_WORKSTATION = (Listener(22, "ssh", "sshd_server"), Listener(21, "femitter", "SYSTEM"))
+_SSH_ROOT = (ListeningService(22, "ssh", "root"),)
+_WORKSTATION = (ListeningService(22, "ssh", "sshd_server"), ListeningService(21, "femitter", "SYSTEM"))
 _INTERNAL = (
-    Listener(22, "ssh", "sshd_server"),
-    Listener(135, None, "SYSTEM"),
-    Listener(3389, "rdp", "SYSTEM"),
-    Listener(445, None, "SYSTEM"),  # no smb here, so EternalBlue finds nothing on 139 either
-    Listener(139, None, "SYSTEM"),
-    Listener(80, "web", "NetworkService"),
-    Listener(443, "web", "NetworkService"),
+    ListeningService(22, "ssh", "sshd_server"),
+    ListeningService(135, None, "SYSTEM"),
+    ListeningService(3389, "rdp", "SYSTEM"),
+    ListeningService(445, None, "SYSTEM"),  # no smb here, so EternalBlue finds nothing on 139 either
+    ListeningService(139, None, "SYSTEM"),
+    ListeningService(80, "web", "NetworkService"),
+    ListeningService(443, "web", "NetworkService"),
 )
 LISTENERS = {
     "Defender": (
-        Listener(22, "ssh", "root"),
-        Listener(53, None, "systemd"),
-        Listener(53, None, "systemd"),
-        Listener(68, None, "root"),
+        ListeningService(22, "ssh", "root"),
+        ListeningService(53, None, "systemd"),
+        ListeningService(53, None, "systemd"),
+        ListeningService(68, None, "root"),
     ),
     "Enterprise0": _SSH_ROOT,
     "Enterprise1": _INTERNAL,
@@ -87,23 +86,23 @@ LISTENERS = {
     "User0": _WORKSTATION,
     "User1": _WORKSTATION,
     "User2": (
-        Listener(445, "smb", "SYSTEM"),
-        Listener(139, "smb", "SYSTEM"),
-        Listener(135, None, "SYSTEM"),
-        Listener(3389, "rdp", "NetworkService"),
+        ListeningService(445, "smb", "SYSTEM"),
+        ListeningService(139, "smb", "SYSTEM"),
+        ListeningService(135, None, "SYSTEM"),
+        ListeningService(3389, "rdp", "NetworkService"),
     ),
     "User3": (
-        Listener(80, "web", "www-data"),
-        Listener(3389, "mysql", "root"),  # on BlueKeep's port, so SQLInjection is never tried here
-        Listener(443, "web", "www-data"),
-        Listener(25, "smtp", "root"),
+        ListeningService(80, "web", "www-data"),
+        ListeningService(3389, "mysql", "root"),  # on BlueKeep's port, so SQLInjection is never tried here
+        ListeningService(443, "web", "www-data"),
+        ListeningService(25, "smtp", "root"),
     ),
     "User4": (
-        Listener(22, "ssh", "root"),
-        Listener(80, "web", "www-data"),
-        Listener(3390, "mysql", "root"),
-        Listener(443, "web", "www-data"),
-        Listener(25, "smtp", "root"),
+        ListeningService(22, "ssh", "root"),
+        ListeningService(80, "web", "www-data"),
+        ListeningService(3390, "mysql", "root"),
+        ListeningService(443, "web", "www-data"),
+        ListeningService(25, "smtp", "root"),
     ),
 }
 
@@ -156,7 +155,6 @@ DECOYS = (
     Decoy("Vsftpd", 21, 80, "web", "Linux"),  # opens 80, so it can be stacked and follow Apache
 )
 N_DECOYS = len(DECOYS)
-
 SLEEP, MONITOR, ANALYSE, REMOVE, FIRST_DECOY, RESTORE = 0, 1, 2, 3, 4, 4 + N_DECOYS
 VERBS = ("Sleep", "Monitor", "Analyse", "Remove", *(f"Decoy{decoy.name}" for decoy in DECOYS), "Restore")
 N_ACTIONS = 2 + (len(VERBS) - 2) * N_HOSTS

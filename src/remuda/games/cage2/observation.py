@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from remuda.core.kernels import kernel
 from remuda.games.cage2.network import N_HOSTS
-from remuda.kernels import kernel
 
 BITS = 4 * N_HOSTS
-
 ACTIVITY: NDArray[np.uint8] = np.array(  # (wrapper, activity, bits): they differ in SCREENED alone
     [[[0, 0], [1, 0], [1, 1], [0, 0]], [[0, 0], [1, 0], [1, 1], [1, 0]]], np.uint8
 )

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from remuda.core.kernels import kernel
 from remuda.games.cage2.network import (
     ENTERPRISE,
     MEMBERS,
@@ -35,11 +36,9 @@ from remuda.games.cage2.simulator import (
     SUCCEEDED,
     SWEEP,
 )
-from remuda.kernels import kernel
 
 B_LINE, MEANDER, ASLEEP = 0, 1, 2
 AGENTS = ("b_line", "meander", "sleep")
-
 ENTRY_POINT, NEXT_HOP = 100, 101  # stand for the user host drawn for the episode and what it links to
 FIRST_ENTRY, ENTRIES = NAMES.index("User1"), 4
 E2 = NAMES.index("Enterprise2")
@@ -58,8 +57,6 @@ PROGRAM: NDArray[np.int64] = np.array(  # (counter, action/target)
 ON_FAILURE: NDArray[np.int64] = np.array([0, 1, 2, 2, 2, 2, 5, 5, 5, 5, 9, 9, 9, 12, 13])  # (counter,)
 RESTART, STRIKE, LAST_LINE = 1, 12, len(PROGRAM) - 1
 NOT_STARTED = 255
-
-
 MIND = np.dtype(
     (
         np.record,

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from remuda.core.kernels import kernel
 from remuda.games.cage2.network import (
     ANALYSE,
     BRIDGES,
@@ -46,7 +47,6 @@ from remuda.games.cage2.network import (
     USER,
     WEIGHTS,
 )
-from remuda.kernels import kernel
 
 REST, SWEEP, SCAN, EXPLOIT, ESCALATE, IMPACT = 0, 1, 2, 3, 4, 5  # what red does
 RED_VERBS = (
@@ -62,7 +62,6 @@ FAILED, SUCCEEDED, UNKNOWN = 0, 1, 2  # how an action went; Sleep never says
 CLEAN, UNSURE, USER_LEVEL, PRIVILEGED = 0, 1, 2, 3  # blue's table: what became of a host
 QUIET, SCANNED, ATTACKED, SCREENED = 0, 1, 2, 3  # blue's table: what happened there this step
 FULL = 255  # counts stop here; only "none" and "some" matter to play
-
 STATE = np.dtype(
     (
         np.record,
@@ -119,7 +118,7 @@ class Orders(NamedTuple):
     red_target: Any
 
 
-class Chance(NamedTuple):
+class Draws(NamedTuple):
     """How the dice of a step fall, whether or not they are needed."""
 
     exploit: Any  # the one chosen among red's options

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from remuda.errors import TraceError, first_line
+from remuda.core.errors import TraceError, first_line
 from remuda.games.cage2.network import EXPLOITS, N_ACTIONS, N_DECOYS, N_HOSTS, SUBNETS
 from remuda.games.cage2.observation import BITS
 from remuda.games.cage2.red import ASLEEP, B_LINE, MEANDER

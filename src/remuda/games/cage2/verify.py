@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from remuda.core.kernels import kernel
 from remuda.games.cage2.network import BRUTE_FORCE, EXPLOITS, NAMES, NO_EXPLOIT, OPTIONS, SUBNETS, action_name
 from remuda.games.cage2.observation import BITS, write_observation
 from remuda.games.cage2.red import AGENTS, B_LINE, ENTRIES, FIRST_ENTRY, MIND, clear_mind, commit, consider
@@ -28,13 +29,12 @@ from remuda.games.cage2.simulator import (
     SUCCEEDED,
     SWEEP,
     UNKNOWN,
-    Chance,
+    Draws,
     Orders,
     start,
     transition,
 )
 from remuda.games.cage2.traces import INPUTS, OUTPUTS, START, Trace, find_traces, read_trace
-from remuda.kernels import kernel
 
 CHALLENGE, CHALLENGE2 = 0, 1
 INFERRED = ("red_action", "red_target", "exploit", "detect", "pe_n")  # recorded inputs that our rules foresee
@@ -217,7 +217,7 @@ def _replay_step(state: Any, mind: Any, inputs: Any, agent: int, leaderboard: bo
             exploit = NO_EXPLOIT if exploit == NOBODY else exploit  # a mismatch, but not one to crash on
         had_root = red == ESCALATE and s.root[target] != 0
         session = min((position + 0.5) / sessions, 0.99) if sessions else 0.0
-        transition(s, Orders(blue, green, red, target), Chance(exploit, detect == 1, session), leaderboard)
+        transition(s, Orders(blue, green, red, target), Draws(exploit, detect == 1, session), leaderboard)
         shell = red == EXPLOIT and s.red_success == SUCCEEDED and exploit != BRUTE_FORCE
         inferred[w, 0] = action
         inferred[w, 1] = candidates

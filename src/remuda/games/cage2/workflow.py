@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from remuda.core.kernels import kernel
 from remuda.games.cage2.network import FOOTHOLD, HOSTS, N_HOSTS, REMOVE, RESTORE
 from remuda.games.cage2.simulator import decode, has_session
-from remuda.kernels import kernel
 
 UNITS = ("defender", "enterprise", "op_server", "op_host", "user")
 N_UNITS = len(UNITS)
@@ -25,7 +25,6 @@ UNIT_OF: NDArray[np.int64] = np.array([_BY_NAME[host.name.rstrip("0123456789")] 
 ORDERS = tuple(",".join(order) for order in permutations(UNITS))
 NO_FIX = 0.5  # the compliance of an episode without any
 NOT_A_FIX = -1
-
 FOLLOWED = np.dtype((np.record, [("fixes", np.int64), ("compliant", np.int64), ("by_unit", np.int64, N_UNITS)]))
 """How well a world's order was followed so far."""
 

@@ -1,0 +1,1 @@
+"""Environments of Gymnasium, PettingZoo and Sorrel as games."""

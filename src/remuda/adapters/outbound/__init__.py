@@ -1,0 +1,1 @@
+"""Our games as Gymnasium and PettingZoo environments."""

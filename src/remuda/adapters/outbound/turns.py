@@ -1,0 +1,142 @@
+"""Our games for those who bring their own actions; what `Rollout` does with policies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from gymnasium.utils import seeding
+from numpy.typing import NDArray
+
+from remuda.adapters.inbound.spaces import MASK
+from remuda.core import rng
+from remuda.core.errors import ConfigError, UnknownName
+from remuda.core.game import GameEntry, Group, make_game
+from remuda.core.rng import Stream
+from remuda.games.registry import find_game
+
+OBSERVATION = "observation"
+RENDER_MODES = ("rgb_array", "ansi")
+FPS = 10
+
+
+@dataclass(frozen=True)
+class News:
+    """What reached the agents of a group since they last looked, and what they see now."""
+
+    obs: NDArray[Any]  # (worlds, agents, *obs)
+    mask: NDArray[np.int8] | None  # (worlds, agents, actions): 1 where an action is allowed
+    rewards: NDArray[np.float32]  # (worlds, agents)
+    terminated: NDArray[np.bool_]  # (worlds, agents)
+    truncated: NDArray[np.bool_]  # (worlds, agents)
+    metrics: NDArray[np.float32]  # (worlds, agents, metrics): of the episode so far
+
+
+class TurnDriver:
+    """Worlds 0 … worlds-1 of a game, a turn at a time: `act` with everybody's actions, then `look`.
+
+    Chance derives from a world's seed and from how many episodes it has begun since it was given that seed.
+    """
+
+    def __init__(self, game: str | GameEntry, options: Mapping[str, Any], worlds: int) -> None:
+        entry = find_game(game) if isinstance(game, str) else game
+        self.game = make_game(entry, options, range(worlds))
+        self.groups = self.game.spec.groups
+        if self.game.spec.in_turn and self.game.spec.agents > 1:
+            raise ConfigError(
+                f"in {self.game.spec.name} agents act one after another: it takes no actions of all at once"
+            )
+        self._seeds: NDArray[np.uint64] | None = None  # (worlds,)
+        self._episodes = np.zeros(worlds, np.int64)
+        self._new = np.zeros(worlds, np.bool_)  # nobody has looked yet
+
+    def seed(self, seeds: Sequence[int | None]) -> None:
+        """Give worlds a seed of their own; None: it goes on with the one it has, at first an arbitrary one."""
+        if self._seeds is None:
+            arbitrary = seeding.np_random()[1]
+            self._seeds = np.array([_bits(arbitrary + world) for world in range(len(seeds))], np.uint64)
+        for world, seed in enumerate(seeds):
+            if seed is not None:
+                self._seeds[world] = _bits(seed)
+                self._episodes[world] = 0
+
+    def start(self, worlds: NDArray[np.int64]) -> None:
+        """Begin the next episode in these worlds."""
+        assert self._seeds is not None, "seed first"
+        keys = rng.keys(rng.keys(rng.keys(self._seeds[worlds], 0), int(Stream.OUTSIDE)), self._episodes[worlds])
+        self._episodes[worlds] += 1
+        self.game.reset(worlds, keys)
+        self._new[worlds] = True
+
+    def act(self, actions: Sequence[NDArray[np.int64]]) -> None:
+        """Carry out everybody's actions, (worlds, agents) for each group, and close the turn."""
+        for g, group in enumerate(self.groups):
+            self.game.act(g, 0, group.size, actions[g])
+        self.game.end()
+
+    def look(self) -> list[News]:
+        """Open the next turn and tell every group."""
+        if not self.game.over.all():
+            self.game.begin()
+        news = [self._look(g) for g in range(len(self.groups))]
+        self._new[:] = False
+        return news
+
+    def _look(self, g: int) -> News:
+        game, group = self.game, self.groups[g]
+        signals = game.signals[g]
+        for array in (signals.rewards, signals.terminated, signals.truncated):
+            array[self._new] = 0  # it happened before anybody looked
+        rewards, terminated = signals.rewards.copy(), signals.terminated.copy()
+        truncated = (signals.truncated | game.over[:, None]) & ~terminated
+        signals.forget(0, group.size)
+        obs = np.empty((game.worlds, group.size, *group.obs_shape), group.obs_dtype)
+        game.observe(g, 0, group.size, obs)
+        mask = None
+        if group.masked:
+            allowed = np.ones((game.worlds, group.size, group.actions), np.bool_)
+            game.mask(g, 0, group.size, allowed)
+            mask = allowed.astype(np.int8)
+        return News(obs, mask, rewards, terminated, truncated, signals.metrics.copy())
+
+    def picture(self, mode: str | None, world: int = 0) -> Any:
+        """One world in one of RENDER_MODES."""
+        if mode is None:
+            return None
+        return self.game.text(world) if mode == "ansi" else self.game.render(world)
+
+
+def observation_space(group: Group) -> spaces.Space[Any]:
+    """What an agent of a group sees; beside it, where the group is masked, which actions it may take."""
+    dtype: Any = np.dtype(group.obs_dtype)
+    low, high = group.low, group.high
+    if dtype.kind in "iu":
+        low, high = max(low, np.iinfo(dtype).min), min(high, np.iinfo(dtype).max)
+    elif dtype.kind == "b":
+        low, high = 0, 1
+    least, most = (np.full(group.obs_shape, int(b) if dtype.kind in "iub" else b, dtype) for b in (low, high))
+    box: spaces.Space[Any] = spaces.Box(least, most, group.obs_shape, dtype.type)
+    if not group.masked:
+        return box
+    return spaces.Dict({OBSERVATION: box, MASK: spaces.Box(0, 1, (group.actions,), np.int8)})
+
+
+def shown(news: News, place: Any) -> Any:
+    """The observation at a place of `obs` (a world and an agent, say), with its mask if there is one."""
+    obs = news.obs[place]
+    return obs if news.mask is None else {OBSERVATION: obs, MASK: news.mask[place]}
+
+
+def check_mode(mode: str | None) -> str | None:
+    """A render mode there is."""
+    if mode is not None and mode not in RENDER_MODES:
+        raise UnknownName("render_mode", mode, RENDER_MODES)
+    return mode
+
+
+def _bits(seed: int) -> int:
+    """A seed of any length as 64 bits."""
+    return int(seed) % 2**64

@@ -1,0 +1,1 @@
+"""What everything else stands on: errors, options, the plan, randomness, kernels, and the four nouns of the loop."""

@@ -1,0 +1,1 @@
+"""Where collecting happens: in this process, in worker processes, in Ray actors."""

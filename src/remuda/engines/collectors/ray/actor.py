@@ -1,0 +1,94 @@
+"""The Ray actor that plays tasks."""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from remuda.core.errors import GameError
+from remuda.core.failures import TaskFailure, trace_of
+from remuda.core.fragment import Fragment
+from remuda.core.game import GameSpec
+from remuda.core.plan import Plan
+from remuda.core.task import InvalidSample, Task
+from remuda.core.threads import one_thread_each
+from remuda.core.timeline import span
+from remuda.engines.collectors.ray.cluster import require_ray
+from remuda.engines.collectors.warm_up import warm_up_rollouts
+from remuda.games.registry import find_game
+from remuda.learners.herd import Part, bind_policy
+from remuda.rollout.cache import RolloutCache
+from remuda.rollout.config import RolloutConfig, empty_fragments
+from remuda.rollout.rollout import Rollout
+
+
+@dataclass(frozen=True)
+class TaskResult:
+    """What became of a task."""
+
+    fragments: Sequence[Fragment]
+    failure: TaskFailure | None
+    invalid_samples: Sequence[InvalidSample]
+    cpu_s: float
+    peak_bytes: int
+
+
+class RolloutActor:
+    """Lives in a process of Ray: worlds and policies of its own, and the weights it last fetched."""
+
+    def __init__(
+        self, name: str, path: Sequence[str], plan: Plan, parts: Sequence[Part], spec: GameSpec, device: str
+    ) -> None:
+        sys.path.extend(place for place in path if place not in sys.path)  # where a game of one's own may lie
+        self.name, self.spec, self.config = name, spec, RolloutConfig.of(plan)
+        self.bindings = [bind_policy(part, plan, spec, device) for part in parts]
+        self.rollouts = RolloutCache(
+            find_game(plan.game), plan.options, self.config, lambda game: Rollout(game, self.bindings, self.config)
+        )
+        with suppress(Exception), one_thread_each():  # what is compiled or loaded on first use is no turn's fault
+            warm_up_rollouts(plan, spec)
+        self._loaded = -1  # number of the weights
+        self._turns = 0  # begun, in all
+        self._turn = 0  # of the task
+
+    def hello(self) -> str:
+        """The node we live on."""
+        return str(require_ray().get_runtime_context().get_node_id())
+
+    def progress(self) -> tuple[int, int]:
+        """Turns begun since we live, and in this task; answered while we play."""
+        return self._turns, self._turn
+
+    def play(self, task: Task, number: int, version: int, weights: Sequence[Any]) -> TaskResult:
+        """Play a task with the weights of this number; they are fetched if others are loaded."""
+        torch.set_num_threads(1)  # in this thread: another one may have built us
+        cpu = time.thread_time()
+        if number != self._loaded:
+            for part, rows in require_ray().get(weights[0]).items():
+                self.bindings[part].policy.load(rows, version)
+            self._loaded = number
+        self._turn = -1
+        out = empty_fragments(self.spec, self.bindings, self.config, task)
+        fragments: Sequence[Fragment] = ()
+        invalid_samples: Sequence[InvalidSample] = ()
+        failure = None
+        try:
+            rollout = self.rollouts.begin(task)
+            with span("collect"):
+                fragments, invalid_samples = rollout.play(out, self._before_turn), rollout.invalid_samples
+        except GameError as error:
+            self.rollouts.forget(task)
+            failure = TaskFailure.of(task, self.name, error.turn, f"{self.name}: {error}", trace_of(error), out)
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        return TaskResult(fragments, failure, invalid_samples, time.thread_time() - cpu, peak)
+
+    def _before_turn(self) -> None:
+        self._turns += 1
+        self._turn += 1

@@ -1,0 +1,16 @@
+"""How many episodes a task holds, and how many tasks a worker has at once."""
+
+from __future__ import annotations
+
+from remuda.core.game import Pace
+from remuda.core.plan import Plan
+from remuda.games.registry import find_game
+
+AHEAD = 2
+"""Tasks a worker has at once: one it plays and one it can go on with while we are busy."""
+
+
+def task_size(plan: Plan, workers: int) -> int:
+    """Episodes in a task: a worker's share of the worlds, whose agents are asked together; one of a slow game."""
+    slow = find_game(plan.game).pace_of(plan.options) is Pace.SLOW
+    return 1 if slow else min(plan.round_episodes, -(-plan.worlds // workers))

@@ -1,0 +1,38 @@
+"""Learning in this process, when nothing else happens."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from remuda.engines.interfaces import RoundPiece, Update
+from remuda.engines.trainers.local import LocalTrainers
+
+
+class InlineTrainers(LocalTrainers):
+    """Learns when nothing else happens."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._rounds: deque[tuple[int, list[RoundPiece]]] = deque()
+        self._done: list[Update] = []
+
+    def _complete(self, number: int) -> None:
+        self._rounds.append((number, self._round(number)))
+
+    def _learn_next(self) -> None:
+        number, pieces = self._rounds.popleft()
+        self._done.append(self._learn(number, pieces))
+        self.version = number
+
+    def work(self) -> None:
+        """Learn every whole round now."""
+        while self._rounds:
+            self._learn_next()
+
+    def poll(self, version: int) -> list[Update]:
+        """Learn up to `version` now, if it is not done yet."""
+        while self._rounds and self.version < version:
+            self._learn_next()
+        done, self._done = self._done, []
+        return done

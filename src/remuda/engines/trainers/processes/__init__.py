@@ -1,0 +1,1 @@
+"""Learning in processes, each with a slice of the herd."""

@@ -1,0 +1,163 @@
+"""Who is in the herd: which learner or player has which agents, and how to make them."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remuda.core.errors import ConfigError, UnknownName
+from remuda.core.game import GameSpec, Group
+from remuda.core.learner import Learner, LearnerContext
+from remuda.core.plan import Plan
+from remuda.core.policy import Policy, PolicyBinding
+from remuda.core.ranges import split_evenly
+from remuda.games.registry import find_game
+from remuda.learners.registry import FROZEN, LEARNERS, PLAYERS, learner_options
+
+
+@dataclass(frozen=True)
+class FrozenPolicy:
+    """A trained policy that learns no more: whose it is, and the weights of each agent.
+
+    It is read from its run once, in the process that starts training; workers get it with their part of the herd and
+    need no access to the run.
+    """
+
+    player: str  # a learner, or a scripted player, which has no weights
+    options: Any  # of the learner
+    precision: str
+    weights: list[dict[str, NDArray[np.float32]]]  # one entry per agent
+
+    def make(self, group: Group, device: str) -> Policy:
+        """The policy, ready to act for a group it fits."""
+        if self.player not in LEARNERS:
+            return PLAYERS[self.player](group, len(self.weights))
+        policy = LEARNERS[self.player].make_policy(group, len(self.weights), self.options, self.precision, device)
+        policy.load_weights(self.weights)
+        return policy
+
+
+@dataclass(frozen=True)
+class Part:
+    """Neighbouring agents of one group with the same kind of player."""
+
+    group: int
+    first: int
+    last: int
+    herd_first: int
+    player: str  # a learner, a scripted player, or frozen:RUN[/agents]
+    frozen: FrozenPolicy | None = None  # loaded from the run that `player` names
+
+    @property
+    def agents(self) -> int:
+        """How many."""
+        return self.last - self.first
+
+    @property
+    def learns(self) -> bool:
+        """Whether it has a learner."""
+        return self.player in LEARNERS
+
+
+def assign(plan: Plan, spec: GameSpec) -> list[Part]:
+    """Deal the herd's agents out to players: `learner` for all, `learners` where it says otherwise."""
+    players = [plan.learner] * spec.agents
+    for key, player in plan.learners.items():
+        for agent in agent_range(key, spec.agents, "learners"):
+            players[agent] = player
+    known = [*LEARNERS, *PLAYERS, *find_game(plan.game).players]
+    for player in set(players):
+        if player not in known and not player.startswith(f"{FROZEN}:"):
+            raise UnknownName("learner", player, [*known, "frozen:RUN/agent"])
+    parts: list[Part] = []
+    for index, group in enumerate(spec.groups):
+        offset = spec.first_agent(index)
+        edges = [i for i in range(1, group.size) if players[offset + i] != players[offset + i - 1]]
+        for first, last in zip([0, *edges], [*edges, group.size], strict=True):
+            parts.append(Part(index, first, last, offset + first, players[offset + first]))
+    return parts
+
+
+def agent_range(text: str, count: int, option: str) -> range:
+    """`3` or `0-3` as a range of agents."""
+    match = re.fullmatch(r"(\d+)(?:-(\d+))?", text.strip())
+    if not match:
+        raise ConfigError(f"{option}: {text!r} should be an agent or a range of agents, e.g. 3 or 0-3")
+    first = int(match[1])
+    last = int(match[2]) if match[2] else first
+    if first > last or last >= count:
+        raise ConfigError(f"{option}: agents {text} do not exist: the herd has agents 0 to {count - 1}")
+    return range(first, last + 1)
+
+
+def tolerated_lag(plan: Plan, parts: Sequence[Part]) -> int:
+    """Versions that may lie between acting and learning: what was asked for, or what the learners tolerate."""
+    tolerated = min((LEARNERS[part.player].max_lag for part in parts if part.learns), default=0)
+    if plan.max_lag is not None and plan.max_lag > tolerated:
+        raise ConfigError(f"max_lag={plan.max_lag} is more than the learners of this herd tolerate: use {tolerated}")
+    return tolerated if plan.max_lag is None else plan.max_lag
+
+
+def bind_policy(part: Part, plan: Plan, spec: GameSpec, device: str) -> PolicyBinding:
+    """Whoever acts for this part; a learner's policy has no weights until they are published."""
+    group = spec.groups[part.group]
+    players: dict[str, Callable[[Group, int], Policy]] = {**PLAYERS, **find_game(plan.game).players}
+    policy: Policy
+    if part.learns:
+        options = learner_options(plan, part.player)
+        policy = LEARNERS[part.player].make_policy(group, part.agents, options, plan.precision, device)
+    elif part.player in players:
+        policy = players[part.player](group, part.agents)
+    else:
+        assert part.frozen is not None, f"{part.player} was not loaded"
+        policy = part.frozen.make(group, device)
+    return PolicyBinding(part.group, part.first, part.last, policy)
+
+
+def make_learners(part: Part, plan: Plan, spec: GameSpec, device: str, slices: int, threads: int = 1) -> list[Learner]:
+    """The part's learners, its agents split into balanced slices."""
+    return [make_learner(part, plan, spec, device, own, threads) for own in split_evenly(part.agents, slices)]
+
+
+def make_learner(
+    part: Part, plan: Plan, spec: GameSpec, device: str, agents: tuple[int, int], threads: int = 1
+) -> Learner:
+    """A learner for agents first … last-1 of a part."""
+    first, last = agents
+    context = LearnerContext(
+        group=spec.groups[part.group],
+        group_index=part.group,
+        first=part.first + first,
+        last=part.first + last,
+        herd_first=part.herd_first + first,
+        seed=plan.seed,
+        turns=spec.turns,
+        round_episodes=plan.round_episodes,
+        total_updates=plan.updates_due(plan.total_episodes),
+        precision=plan.precision,
+        device=device,
+        threads=threads,
+    )
+    return LEARNERS[part.player](context, learner_options(plan, part.player))
+
+
+def weights_sha256(policies: Iterable[Policy]) -> str:
+    """A fingerprint of all agents' weights in herd order, without padding."""
+    digest = hashlib.sha256()
+    for policy in policies:
+        for arrays in policy.weights():
+            for name in sorted(arrays):
+                array = np.ascontiguousarray(arrays[name], "<f4")
+                digest.update(f"{name}{array.shape}".encode() + array.tobytes())
+    return digest.hexdigest()
+
+
+def parameters(policies: Sequence[Policy]) -> int:
+    """Numbers in all networks together, without padding."""
+    return sum(a.size for policy in policies for arrays in policy.weights() for a in arrays.values())

@@ -1,1 +1,0 @@
-"""Where collecting and learning happen; one file per placement."""

@@ -1,0 +1,1 @@
+"""Playing worlds with given weights: worlds and policies in, fragments out."""

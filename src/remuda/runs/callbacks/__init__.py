@@ -1,0 +1,1 @@
+"""What is told about a run while it trains: tables, TensorBoard, progress."""

@@ -1,0 +1,86 @@
+"""Metrics as tables: one row per round and agent, in CSV files and for TensorBoard."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remuda.core.errors import RunError
+
+Table = dict[str, NDArray[Any]]
+KEYS = ("round", "episodes", "agent_steps", "wall_s", "group", "agent", "player")
+
+
+class CsvTable:
+    """Appends rows to CSV files of a run; each file gets its header when it is new."""
+
+    def __init__(self, path: Path, columns: Sequence[str], keys: Sequence[str] = KEYS) -> None:
+        self.path = path
+        self.columns = [*keys, *columns]
+        fresh = not path.exists() or path.stat().st_size == 0
+        self._file = path.open("a", newline="", encoding="utf-8")
+        self._writer = csv.DictWriter(self._file, self.columns, restval="")
+        if fresh:
+            self._writer.writeheader()
+            self._file.flush()
+
+    def write(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Append and flush."""
+        for row in rows:
+            self._writer.writerow({name: as_written(value) for name, value in row.items()})
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def as_written(value: Any) -> Any:
+    """A value as the tables have it: numbers with six digits."""
+    return f"{value:.6g}" if isinstance(value, float | np.floating) else value
+
+
+def keep_rounds(path: Path, rounds: int) -> None:
+    """Drop the rows after round `rounds`: they will be written again."""
+    if not path.exists() or path.stat().st_size == 0:
+        return
+    with path.open(newline="", encoding="utf-8") as file:
+        reader = csv.DictReader(file)
+        names = reader.fieldnames or []
+        rows = [row for row in reader if None not in row.values() and int(row["round"]) <= rounds]
+    draft = path.with_suffix(".draft")
+    with draft.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, names)
+        writer.writeheader()
+        writer.writerows(rows)
+    draft.replace(path)
+
+
+def read_table(path: Path) -> Table:
+    """A CSV file as columns: numbers where every entry is one (an empty entry is nan), else text."""
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = list(csv.reader(file))
+    except OSError as error:
+        raise RunError(f"{path} cannot be read: {error.strerror}") from None
+    header, body = rows[0] if rows else [], rows[1:]
+    return {name: _column([row[i] for row in body]) for i, name in enumerate(header)}
+
+
+def _column(values: list[str]) -> NDArray[Any]:
+    try:
+        return np.array([float(value) if value else np.nan for value in values])
+    except ValueError:
+        return np.array(values)
+
+
+def by_agent(table: Table, column: str) -> NDArray[np.float64]:
+    """A column as (rounds, agents)."""
+    agents = len(np.unique(table["agent"]))
+    values: NDArray[np.float64] = table[column].reshape(-1, agents)
+    return values

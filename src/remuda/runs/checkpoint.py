@@ -1,0 +1,237 @@
+"""Checkpoints: directories of safetensors and JSON, written whole or not at all, and checksummed."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+import stat
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from io import BufferedReader
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+
+from remuda.core.errors import CheckpointError, StorageError, first_line
+
+FORMAT = 1
+INDEX = "checkpoint.json"
+CHECKPOINTS = "checkpoints"
+"""The directory of a run in which they lie, named by their episodes."""
+MOST_INDEX_BYTES = 16 << 20
+"""Of an index; the rest of a longer one is not read."""
+DEEPEST = 8
+"""Lists and mappings inside each other, in an index."""
+Arrays = Mapping[str, NDArray[Any]]
+
+
+def write(path: Path, files: Mapping[str, Arrays], facts: Mapping[str, Any]) -> None:
+    """Write a checkpoint directory: beside its place, synced to disk, then moved there at once."""
+    draft = path.with_name(f".{path.name}.draft")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        recover(path.parent)
+        shutil.rmtree(draft, ignore_errors=True)
+        draft.mkdir()
+        sums = {}
+        for name, arrays in files.items():
+            target = draft / f"{name}.safetensors"
+            save_file({key: np.ascontiguousarray(array) for key, array in arrays.items()}, target)
+            sums[target.name] = _sum(target)
+            _sync(target)
+        index = draft / INDEX
+        content = {"format": FORMAT, "files": sums, **facts}
+        index.write_text(json.dumps({**content, "digest": _digest(content)}, indent=1), encoding="utf-8")
+        _sync(index)
+        _sync(draft)
+        _put(draft, path)
+    except (OSError, SafetensorError) as error:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise StorageError(_storage_sentence(path, error)) from error
+
+
+class Writer:
+    """Writes in the background, one thing after the other, so that nobody waits for the disk."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(1, "save")
+        self._under_way: Future[None] | None = None
+
+    def do(self, work: Callable[[], None]) -> None:
+        """Begin once the last is done; what that raised is raised here."""
+        self.wait()
+        self._under_way = self._pool.submit(work)
+
+    def wait(self) -> None:
+        """Until everything is on disk."""
+        under_way, self._under_way = self._under_way, None
+        if under_way is not None:
+            under_way.result()
+
+    def close(self) -> None:
+        """Wait, and end the thread."""
+        try:
+            self.wait()
+        finally:
+            self._pool.shutdown()
+
+
+def _put(draft: Path, path: Path) -> None:
+    """Move the draft to its place; what was there is set aside meanwhile and put back if that fails."""
+    old = _aside(path)
+    if path.exists():
+        path.rename(old)
+    try:
+        draft.rename(path)
+    except OSError:
+        recover(path.parent)
+        raise
+    _sync(path.parent)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _aside(path: Path) -> Path:
+    return path.with_name(f".{path.name}.old")
+
+
+def recover(folder: Path) -> None:
+    """Put back checkpoints that were set aside by a writer that did not live to replace them; writers only."""
+    for old in folder.glob(".*.old"):
+        path = folder / old.name.removeprefix(".").removesuffix(".old")
+        if path.exists():
+            shutil.rmtree(old, ignore_errors=True)
+        else:
+            old.rename(path)
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _storage_sentence(path: Path, error: Exception) -> str:
+    return f"checkpoint {path} could not be written ({storage_reason(error)}); earlier checkpoints are untouched"
+
+
+def storage_reason(error: Exception) -> str:
+    """Why the disk refused, in a few words."""
+    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    return "the disk is full" if full or "No space left" in str(error) else str(error)
+
+
+def read_index(path: Path) -> dict[str, Any]:
+    """The facts of a checkpoint, after their checksum was compared."""
+    try:
+        with _open(where(path) / INDEX) as file:
+            index = json.loads(file.read(MOST_INDEX_BYTES).decode("utf-8"), parse_int=_whole)
+        if not _is_shallow(index, DEEPEST):
+            raise ValueError("too deep")
+    except FileNotFoundError:
+        raise CheckpointError(f"{path} is not a checkpoint: it has no {INDEX}") from None
+    except (OSError, ValueError, RecursionError):
+        raise CheckpointError(f"checkpoint {path} is damaged: {INDEX} cannot be read") from None
+    if not isinstance(index, dict) or index.get("format") != FORMAT or not isinstance(index.get("files"), dict):
+        raise CheckpointError(f"checkpoint {path} was not written by this version of remuda")
+    digest = index.pop("digest", None)
+    if digest != _digest(index):
+        raise CheckpointError(f"checkpoint {path} is damaged: {INDEX} was altered")
+    return index
+
+
+def _whole(text: str) -> int:
+    """No count of ours has more than 64 bits."""
+    number = int(text)
+    if not -(2**63) <= number < 2**63:
+        raise ValueError(f"{text[:30]} is too large")
+    return number
+
+
+def _is_shallow(value: Any, levels: int) -> bool:
+    """Whether nothing lies deeper than so many levels."""
+    if not isinstance(value, dict | list):
+        return True
+    own = value.values() if isinstance(value, dict) else value
+    return levels > 0 and all(_is_shallow(item, levels - 1) for item in own)
+
+
+def read(path: Path, name: str) -> dict[str, NDArray[Any]]:
+    """The arrays of one file, after its checksum was compared; all numbers in them are finite."""
+    file = f"{name}.safetensors"
+    expected = read_index(path)["files"].get(file)
+    try:
+        if expected is None or _sum(where(path) / file) != expected:
+            raise CheckpointError(f"checkpoint {path} is damaged: {file} was cut short or altered")
+        arrays: dict[str, NDArray[Any]] = load_file(where(path) / file)
+        for key, array in arrays.items():
+            if array.dtype.kind not in "biu" and not np.isfinite(array).all():
+                raise CheckpointError(
+                    f"checkpoint {path} is damaged: {key!r} in {file} has numbers that are not finite"
+                )
+    except CheckpointError:
+        raise
+    except Exception as error:  # the file is foreign: whatever its reader raises is about the file
+        raise CheckpointError(f"checkpoint {path} is damaged: {file} cannot be read ({first_line(error)})") from None
+    return arrays
+
+
+def intact(path: Path, only: str | None = None) -> bool:
+    """Whether a checkpoint has weights and its files, or one of them, are as they were written."""
+    try:
+        files = read_index(path)["files"]
+        wanted = [name for name in files if only is None or name == f"{only}.safetensors"]
+        return "policy.safetensors" in files and all(
+            _sum(where(path) / Path(name).name) == files[name] for name in wanted
+        )
+    except (CheckpointError, OSError, ValueError):
+        return False
+
+
+def every(folder: Path) -> list[Path]:
+    """The checkpoints in a directory, newest first."""
+    names = {path.name.removeprefix(".").removesuffix(".old") for path in folder.glob("*[0-9]*")}
+    return sorted((folder / name for name in names if name.isascii() and name.isdigit()), reverse=True)
+
+
+def newest(folder: Path) -> Path | None:
+    """The newest that is intact."""
+    return next((path for path in every(folder) if intact(path)), None)
+
+
+def newest_learner_state(folder: Path) -> tuple[int, dict[str, NDArray[Any]]]:
+    """Rounds and learners' state of the newest intact checkpoint; 0 and nothing before there is one."""
+    path = newest(folder)
+    if path is None:
+        return 0, {}
+    return int(read_index(path)["rounds"]), read(path, "learner")
+
+
+def where(path: Path) -> Path:
+    """Where a checkpoint is now: a writer may have set it aside to replace it, or died while doing so."""
+    aside = _aside(path)
+    return aside if not path.exists() and aside.exists() else path
+
+
+def _sum(path: Path) -> str:
+    with _open(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _open(path: Path) -> BufferedReader:
+    """A regular file, for reading: a pipe might never say anything, a device might never end."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise OSError(errno.EINVAL, "not a regular file")
+    return path.open("rb")
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

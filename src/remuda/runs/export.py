@@ -1,0 +1,241 @@
+"""A trained agent for others: weights as safetensors, the network as a readable Python file, and both as ONNX."""
+
+from __future__ import annotations
+
+import inspect
+import io
+import logging
+import re
+import shutil
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from pprint import pformat
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import save
+from torch import nn
+
+from remuda.core import rng
+from remuda.core.errors import ConfigError, RunError, StorageError
+from remuda.core.game import Group
+from remuda.core.policy import Policy
+from remuda.learners.iqn.policy import IQNPolicy
+from remuda.learners.ppo.policy import PPOPolicy
+from remuda.runs import export_modules as plain
+from remuda.runs.run import Run, to_json
+
+WEIGHTS, NETWORK, ONNX = "weights.safetensors", "network.py", "policy.onnx"
+EXTRA = ("onnx", "onnxscript")
+HEAD = '''"""A trained agent, in plain torch: `load("{weights}")` makes it.
+
+Input: float32, (batch, {frames}, {shape}): the agent's last {frames} observation(s) as the game shows them, in its own
+units, oldest first and the newest last. Where the agent has not lived that long the missing ones, in front, are zeros.
+
+Output: float32, (batch, {actions}): {output}.
+
+To choose an action as `remuda evaluate` does, take the largest output of those allowed: `choose(outputs, mask)`.
+{besides}
+{onnx} is the same network: input "frames", output "{name}".
+"""
+
+
+import math
+
+import torch
+from torch import Tensor, nn
+{imports}
+ABOUT = {about}
+
+
+'''
+LOAD = '''
+
+def load(path: str) -> {kind}:
+    """The network with its trained weights, from a safetensors file."""
+    from safetensors.torch import load_file
+
+    network = {kind}(
+{arguments}    )
+    network.load_state_dict(load_file(path))
+    return network.eval()
+'''
+
+
+@dataclass(frozen=True)
+class Agent:
+    """One trained agent outside of its herd."""
+
+    module: nn.Module
+    arguments: dict[str, Any]  # the module was made with
+    body: str | None  # module:Class of the user's own
+    output: str  # its name
+    meaning: str
+    besides: str
+    about: dict[str, Any]
+    group: Group
+    frames: int
+
+
+def export(run: Run, agent: int, out: Path, checkpoint: str | None = None) -> list[Path]:
+    """Write an agent into a directory that must not exist yet; returns the files."""
+    missing = [name for name in EXTRA if find_spec(name) is None]
+    if missing:
+        raise ConfigError(f"export needs {' and '.join(missing)}: pip install 'remuda[export]'")
+    if out.exists():
+        raise ConfigError(f"out={out} exists already: give a directory that does not")
+    taken = take_out(run, agent, checkpoint)
+    weights = {name: tensor.clone() for name, tensor in taken.module.state_dict().items()}
+    contents = {WEIGHTS: save(weights), NETWORK: source(taken).encode(), ONNX: as_onnx(taken)}
+    try:
+        out.mkdir(parents=True)
+        for name, content in contents.items():
+            (out / name).write_bytes(content)
+    except OSError as error:
+        shutil.rmtree(out, ignore_errors=True)
+        raise StorageError(f"{out} cannot be written: {error.strerror or error}") from None
+    return [out / name for name in contents]
+
+
+def take_out(run: Run, agent: int, checkpoint: str | None = None) -> Agent:
+    """An agent of a run as a plain module with its trained weights."""
+    if not 0 <= agent < run.spec.agents:
+        raise RunError(f"{run.path} has no agent {agent}: it has agents 0 to {run.spec.agents - 1}")
+    part = next(p for p in run.parts if p.herd_first <= agent < p.herd_first + p.agents)
+    if not part.learns:
+        raise RunError(f"agent {agent} of {run.path} is {part.player}, which was not trained there: give another agent")
+    group = run.spec.groups[part.group]
+    policy = run.policy([agent], group, "cpu", checkpoint)
+    about = {
+        "game": run.plan.game,
+        "options": run.plan.options,
+        "agent": agent,
+        "group": group.name,
+        "learner": part.player,
+        "checkpoint": run.checkpoint(checkpoint, only="policy").name,
+    }
+    with rng.torch_seeded(np.uint64(0)):  # new modules draw weights, which are then replaced
+        return MAKERS[type(policy)](policy, about)
+
+
+def _iqn(policy: IQNPolicy, about: dict[str, Any]) -> Agent:
+    network = policy.network
+    arguments = _shape(policy, network.scale) | {
+        "layer": network.options.layer,
+        "quantiles": network.options.acting_quantiles,
+    }
+    body = network.body
+    if body is not None and not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*", body.path):
+        raise ConfigError(f"body={body.path!r} cannot be written as an import: name it module:Class")
+    module = plain.IQNAgent(**arguments, body=None if body is None else body.fresh())
+    return Agent(
+        module=_filled(module, policy),
+        arguments=arguments,
+        body=None if body is None else body.path,
+        output="values",
+        meaning="the return the agent expects after each action, the mean over fixed quantiles",
+        besides="",
+        about=about,
+        group=policy.group,
+        frames=policy.frames,
+    )
+
+
+def _ppo(policy: PPOPolicy, about: dict[str, Any]) -> Agent:
+    options = policy.network.options
+    arguments = _shape(policy, policy.network.scale) | {"layers": options.layers, "activation": options.activation}
+    return Agent(
+        module=_filled(plain.PPOAgent(**arguments), policy),
+        arguments=arguments,
+        body=None,
+        output="logits",
+        meaning="logits of the actions",
+        besides="To act as in training: draw from their softmax (forbidden actions at minus infinity).\n",
+        about=about,
+        group=policy.group,
+        frames=policy.frames,
+    )
+
+
+MAKERS: dict[type[Policy], Callable[[Any, dict[str, Any]], Agent]] = {IQNPolicy: _iqn, PPOPolicy: _ppo}
+
+
+def _shape(policy: Policy, scale: float) -> dict[str, Any]:
+    group = policy.group
+    return {"obs_shape": group.obs_shape, "frames": policy.frames, "actions": group.actions, "scale": scale}
+
+
+def _filled(module: nn.Module, policy: Policy) -> nn.Module:
+    """The module with the policy's weights; the noise of noisy layers is left out."""
+    (weights,) = policy.weights()
+    named = {n: torch.from_numpy(a) for n, a in weights.items() if not n.endswith((".weight_sigma", ".bias_sigma"))}
+    module.load_state_dict({**module.state_dict(), **named})
+    return module.eval()
+
+
+def source(agent: Agent) -> str:
+    """The network as a Python file that needs torch and nothing else."""
+    kind = type(agent.module)
+    arguments = "".join(f"        {name}={value!r},\n" for name, value in agent.arguments.items())
+    imports = ""
+    if agent.body is not None:
+        module, _, name = agent.body.partition(":")
+        imports = f"\nfrom {module} import {name} as Body\n"
+        shape = "obs_shape={obs_shape!r}, frames={frames!r}, width={layer!r}".format(**agent.arguments)
+        arguments += f"        body=Body({shape}),\n"
+    head = HEAD.format(
+        weights=WEIGHTS,
+        onnx=ONNX,
+        frames=agent.frames,
+        shape=", ".join(map(str, agent.group.obs_shape)),
+        actions=agent.group.actions,
+        output=agent.meaning,
+        besides=agent.besides,
+        name=agent.output,
+        imports=imports,
+        about=pformat(agent.about, width=110, sort_dicts=False),
+    )
+    code = f"{inspect.getsource(kind)}\n\n{inspect.getsource(plain.choose)}"
+    return head + code + LOAD.format(kind=kind.__name__, arguments=arguments)
+
+
+@contextmanager
+def _quiet(logger: logging.Logger) -> Iterator[None]:
+    """Only errors are said."""
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+def as_onnx(agent: Agent) -> bytes:
+    """The network as ONNX, for any number of rows at once."""
+    import onnx
+
+    example = torch.zeros((2, agent.frames, *agent.group.obs_shape))
+    with warnings.catch_warnings(action="ignore"), _quiet(logging.getLogger("torch.onnx")):  # about its own insides
+        program = torch.onnx.export(
+            agent.module,
+            (example,),
+            input_names=["frames"],
+            output_names=[agent.output],
+            dynamic_shapes=({0: torch.export.Dim("batch")},),
+            dynamo=True,
+            verbose=False,
+        )
+    assert program is not None
+    model = program.model_proto
+    for thing in (*model.graph.node, *model.graph.value_info, *model.graph.initializer, model.graph):
+        del thing.metadata_props[:]  # where in whose source files it was made
+    onnx.helper.set_model_props(model, {"remuda": to_json(agent.about)})
+    onnx.checker.check_model(model)
+    file = io.BytesIO()
+    onnx.save(model, file)
+    return file.getvalue()

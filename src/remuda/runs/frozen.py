@@ -1,0 +1,35 @@
+"""Frozen players: trained agents of other runs, `frozen:RUN` or `frozen:RUN/agents`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from remuda.core.errors import ConfigError
+from remuda.core.game import GameSpec
+from remuda.learners.herd import FrozenPolicy, Part, agent_range
+from remuda.learners.registry import FROZEN
+from remuda.runs.run import Run
+
+
+def load_frozen(parts: Sequence[Part], spec: GameSpec) -> list[Part]:
+    """The parts of a herd, those with a frozen player with its weights."""
+    return [replace(part, frozen=_load(part, spec)) if part.player.startswith(f"{FROZEN}:") else part for part in parts]
+
+
+def _load(part: Part, spec: GameSpec) -> FrozenPolicy:
+    """`frozen:RUN` takes the agents of the same numbers, `frozen:RUN/2` plays agent 2 everywhere in this part."""
+    text = part.player.removeprefix(f"{FROZEN}:")
+    path, slash, agents = text.rpartition("/")
+    chosen = range(part.herd_first, part.herd_first + part.agents)
+    if slash and re.fullmatch(r"\d+(-\d+)?", agents) and not Path(text).is_dir():
+        source = Run(Path(path))
+        chosen = agent_range(agents, source.spec.agents, part.player)
+    else:
+        source = Run(Path(text))
+    if len(chosen) not in (1, part.agents):
+        raise ConfigError(f"{part.player} names {len(chosen)} agents for {part.agents} places")
+    places = [chosen[i] if len(chosen) == part.agents else chosen[0] for i in range(part.agents)]
+    return source.frozen_policy(places, spec.groups[part.group])

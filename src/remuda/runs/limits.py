@@ -1,0 +1,97 @@
+"""What a plan needs against what this machine has, looked at before anything is started."""
+
+from __future__ import annotations
+
+import resource
+import shutil
+from pathlib import Path
+
+import numpy as np
+
+from remuda.core.errors import ConfigError
+from remuda.core.game import GameSpec
+from remuda.core.plan import Plan
+from remuda.engines.context import EngineContext
+from remuda.engines.interfaces import Collectors, Trainers
+
+REMEDY = "lower agents, worlds, memory, frames or the network's layers"
+DESCRIPTORS = 64
+"""Open files of a run without workers, generously."""
+DESCRIPTORS_EACH = 4
+"""Open files per worker in the first process: two ends of waiting for it, and some while it is replaced."""
+SHARED = Path("/dev/shm")
+GIB = 2**30
+
+
+def check_limits(context: EngineContext, collectors: Collectors, trainers: Trainers) -> None:
+    """Refuse a plan that this machine cannot carry, with what would help."""
+    held, moving = memory_needed(context.plan, context.spec, collectors, trainers)
+    needed, free = 2 * held + moving, free_memory()  # a checkpoint is taken from a copy
+    if needed > free:
+        raise ConfigError(
+            f"this plan needs {needed / GIB:,.1f} GiB of memory ({held / GIB:,.1f} for the herd, as much again while "
+            f"it is saved), {free / GIB:,.1f} GiB are free: {REMEDY}"
+        )
+    _check_disk(context, held)
+    _check_shared_memory(context.plan.engine, collectors.store_bytes())
+    _check_descriptors(len(context.worker_pool.workers))
+
+
+def memory_needed(plan: Plan, spec: GameSpec, collectors: Collectors, trainers: Trainers) -> tuple[int, int]:
+    """Bytes the learners will hold, and bytes of a round of episodes on its way to them."""
+    held = trainers.memory_bytes()
+    rest = 40  # bytes per agent and turn: action, age, reward, flags, what the policy adds
+    obs = sum((int(np.prod(g.obs_shape)) * np.dtype(g.obs_dtype).itemsize + rest) * g.size for g in spec.groups)
+    moving = obs * (spec.turns + 1) * plan.round_episodes * (1 + plan.lag)
+    return held, max(moving, collectors.memory_bytes())
+
+
+def free_memory() -> int:
+    """Bytes this process may still take, by the machine and by its control group."""
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+    try:
+        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+        if limit != "max":
+            statistics = dict(line.split() for line in Path("/sys/fs/cgroup/memory.stat").read_text().splitlines())
+            used = int(Path("/sys/fs/cgroup/memory.current").read_text()) - int(statistics["inactive_file"])
+            free = min(free, int(limit) - used)
+    except (OSError, ValueError, KeyError):
+        pass
+    return free
+
+
+def _check_disk(context: EngineContext, held: int) -> None:
+    """A new checkpoint is written before an old one is removed, so two must fit."""
+    place = next(folder for folder in (context.folder, *context.folder.absolute().parents) if folder.exists())
+    needed, free = 2 * held, shutil.disk_usage(place).free
+    if needed > free:
+        raise ConfigError(
+            f"this plan needs {needed / GIB:,.1f} GiB of disk for its checkpoints, {free / GIB:,.1f} GiB are free "
+            f"at {place}: use another --out, or {REMEDY}"
+        )
+
+
+def _check_shared_memory(engine: str, needed: int) -> None:
+    """Ray's object store lies there; where it does not fit, Ray works on the disk instead, slowly."""
+    free = shutil.disk_usage(SHARED).free if SHARED.is_dir() else 0
+    if needed > free:
+        megabytes = -(-needed // 2**20)
+        raise ConfigError(
+            f"engine={engine} needs {megabytes:,} MiB of shared memory for this plan, "
+            f"{SHARED} has {free >> 20:,} free: `mount -o remount,size={megabytes}m {SHARED}`, "
+            f"for a container `--shm-size={megabytes}m`, or lower worlds or episodes_per_update"
+        )
+
+
+def _check_descriptors(workers: int) -> None:
+    """Raise this process's own limit as far as it may; refuse if that is not enough."""
+    needed = DESCRIPTORS + DESCRIPTORS_EACH * workers
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and needed > hard:
+        raise ConfigError(
+            f"n_workers={workers} needs {needed} open files, this process may have {hard}: "
+            f"`ulimit -Hn {needed}` (as root), or use at most {(hard - DESCRIPTORS) // DESCRIPTORS_EACH} workers"
+        )
+    if soft != resource.RLIM_INFINITY and needed > soft:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))

@@ -1,0 +1,161 @@
+"""One flat set of settings → a plan. Files, flags, key=value words and keywords all arrive here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import deepcopy
+from typing import Any
+
+from remuda.core.errors import ConfigError, UnknownName
+from remuda.core.game import GameSpec, check_options, make_game
+from remuda.core.options import Options
+from remuda.core.plan import ParallelSwitches, Plan
+from remuda.games.registry import find_game
+from remuda.learners.herd import assign
+from remuda.learners.registry import LEARNERS, learner_options
+
+NESTED = ("options", "learner_options")
+PRESETS: dict[str, dict[str, Any]] = {
+    # The settings of the study "workflow search" on CAGE 2, without its mistakes: episodes are cut apart,
+    # and what comes after the last step is the critic's guess instead of the next episode.
+    "workflow_rl": {
+        "game": "cage2", "learner": "ppo", "worlds": 100, "episodes_per_update": 100,
+        "layers": [64, 64], "activation": "tanh", "passes": 6, "beta2": 0.99, "minibatches": 1, "lr": 0.002,
+        "gamma": 0.99, "gae_lambda": 1.0, "clip": 0.2, "entropy": 0.01, "grad_clip": 1000.0,
+    },
+}  # fmt: skip
+
+
+def make_plan(settings: Mapping[str, Any]) -> Plan:
+    """A complete plan. A bare name is looked for in the plan, then in the game, then in the learners.
+
+    `game.name` and `iqn.name` say whose option is meant.
+    """
+    given = {name.replace("-", "_"): value for name, value in settings.items() if value is not None}
+    given = {**_preset(given.pop("preset", None)), **_plainly(given)}
+    if "game" not in given:
+        raise ConfigError("no game given: name one, e.g. game=treasurehunt")
+    entry = find_game(str(given["game"]))
+    given = entry.options.own_names(Plan.own_names(given))
+    plan: dict[str, Any] = {"options": {}, "learner_options": {}}
+    for name in NESTED:
+        plan[name].update(deepcopy(dict(_mapping(name, given.pop(name, {})))))
+    for name, own in plan["learner_options"].items():
+        plan["learner_options"][name] = dict(_mapping(f"learner_options of {name!r}", own))
+    epochs, interval = given.pop("epochs", None), given.pop("train_interval", None)
+    used = _learners_in(given)
+    for name, value in given.items():
+        _route(name, value, plan, entry.options, used)
+    if epochs is not None:
+        _refuse_twice(plan, "epochs", "total_episodes")
+        plan["total_episodes"] = _episodes("epochs", epochs, plan)
+    if interval is not None:
+        plan["episodes_per_update"] = _episodes("train_interval", interval, plan)
+    if "learners" in plan:
+        plan["learners"] = {str(k): v for k, v in _mapping("learners", plan["learners"]).items()}
+    return complete(Plan.read(plan, "the plan"))
+
+
+def complete(plan: Plan) -> Plan:
+    """The plan with every option of its game and learners spelled out, all checked together."""
+    options = check_options(find_game(plan.game), plan.options).model_dump()
+    plan = plan.model_copy(update={"options": options})
+    parts = assign(plan, spec_of(plan))
+    for name in plan.learner_options:
+        if name not in LEARNERS:
+            raise UnknownName("learner in learner_options", name, LEARNERS)
+    for part in parts:
+        if part.learns and plan.lag > LEARNERS[part.player].max_lag:
+            raise ConfigError(f"lag={plan.lag} is more than learner {part.player} tolerates: use lag=0")
+    chosen = {part.player: learner_options(plan, part.player).model_dump() for part in parts if part.learns}
+    return plan.model_copy(update={"learner_options": chosen})
+
+
+def spec_of(plan: Plan) -> GameSpec:
+    """The shape of the plan's game."""
+    return make_game(find_game(plan.game), plan.options, [0]).spec
+
+
+def _preset(name: Any) -> dict[str, Any]:
+    if name is None:
+        return {}
+    if not isinstance(name, str) or name not in PRESETS:
+        raise UnknownName("preset", str(name), PRESETS)
+    return PRESETS[name]
+
+
+def _plainly(given: dict[str, Any]) -> dict[str, Any]:
+    """`parallel` and a number of `learners` in the plan's own words; nothing may be said twice."""
+    plain = dict(given)
+    learners = plain.get("learners")
+    if learners == "auto" or (isinstance(learners, int) and not isinstance(learners, bool)):
+        _refuse_twice(plain, "learners", "n_learners")
+        del plain["learners"]
+        plain |= {} if learners == "auto" else {"n_learners": learners}
+    if "parallel" in plain:
+        switches = _mapping("parallel", plain.pop("parallel"))
+        own = ParallelSwitches.read(
+            {str(name).replace("-", "_"): value for name, value in switches.items()}, "parallel"
+        )
+        _refuse_twice(plain, "parallel", "engine", "n_workers", "n_learners", "train_interval")
+        for name in ("parallel_actions", "train_interval"):  # they decide the result, so they hold if not enabled
+            if name in own.model_fields_set:
+                _refuse_twice(plain, "parallel", name)
+                plain[name] = getattr(own, name)
+        plain |= {"engine": own.engine, "n_workers": own.num_workers if own.enabled else None}
+    if "train_interval" in plain:
+        _refuse_twice(plain, "train_interval", "episodes_per_update")
+    return plain
+
+
+def _refuse_twice(given: Mapping[str, Any], name: str, *others: str) -> None:
+    """Raise if other settings say as well what `name` says."""
+    for other in others:
+        if other in given:
+            raise ConfigError(f"{name} and {other} say the same thing twice: give one of them")
+
+
+def _learners_in(given: Mapping[str, Any]) -> list[str]:
+    listed = given.get("learners") or {}
+    names = [given.get("learner", Plan.model_fields["learner"].default)]
+    names += list(listed.values()) if isinstance(listed, Mapping) else []
+    return [name for name in LEARNERS if name in names]
+
+
+def _route(name: str, value: Any, plan: dict[str, Any], game: type[Options], used: list[str]) -> None:
+    owner, dot, rest = name.partition(".")
+    if dot and owner == "game":
+        plan["options"][rest] = value
+    elif dot and owner in LEARNERS:
+        plan["learner_options"].setdefault(owner, {})[rest] = value
+    elif name in Plan.model_fields:
+        plan[name] = value
+    elif name in game.model_fields:
+        plan["options"][name] = value
+    else:
+        takers = [learner for learner in used if name in LEARNERS[learner].options_type().model_fields]
+        if not takers:
+            raise UnknownName("setting", name, _all_names(game, used))
+        for learner in takers:
+            plan["learner_options"].setdefault(learner, {})[name] = value
+
+
+def _all_names(game: type[Options], used: list[str]) -> list[str]:
+    names = ["epochs", "preset", "parallel", "train_interval", *Plan.model_fields, *game.model_fields]
+    for learner in used:
+        names += LEARNERS[learner].options_type().model_fields
+    return names
+
+
+def _episodes(name: str, epochs: Any, plan: Mapping[str, Any]) -> int:
+    """A number of epochs in episodes."""
+    worlds = plan.get("worlds", Plan.model_fields["worlds"].default)
+    if not isinstance(epochs, int) or not isinstance(worlds, int) or epochs < 1:
+        raise ConfigError(f"{name}={epochs!r} should be a whole number of at least 1")
+    return epochs * worlds
+
+
+def _mapping(name: str, value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{name}={value!r} should be a mapping of names to values")
+    return value

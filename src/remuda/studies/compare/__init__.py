@@ -1,0 +1,1 @@
+"""Which engine should I use here? Measured, explained, and predicted for other machines."""

@@ -1,0 +1,71 @@
+"""The books of a search: one JSON file from which it goes on, and tables for people."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, ValidationError
+
+from remuda.core.errors import RunError
+from remuda.core.options import Options
+from remuda.runs.callbacks.tables import CsvTable
+from remuda.runs.recorder import storage
+from remuda.runs.run import to_json
+from remuda.studies.workflows.options import SearchOptions, TrialResult
+
+STATE = "search.json"
+RESULT = "result.json"
+
+
+class SearchState(Options):
+    """Everything a search depends on, and what has come of it."""
+
+    format: int = Field(1, ge=1, le=1)
+    game: str
+    options: SearchOptions
+    settings: dict[str, Any]  # of the trials
+    outcomes: list[TrialResult] = Field(default_factory=list)
+    wall_s: float = Field(0.0, ge=0)  # so far, interruptions left out
+    proposing_s: float = Field(0.0, ge=0)
+    scoring_s: float = Field(0.0, ge=0)
+    finished: bool = False
+
+
+def is_search(folder: Path) -> bool:
+    """Whether there is a search in it."""
+    return (folder / STATE).is_file()
+
+
+def read(folder: Path) -> SearchState:
+    """The books in a directory, or a sentence about what is wrong with them."""
+    try:
+        return SearchState(**json.loads((folder / STATE).read_text(encoding="utf-8")))
+    except OSError as error:
+        raise RunError(f"{folder} is not a search: {STATE} cannot be read ({error.strerror})") from None
+    except (ValueError, TypeError, RecursionError) as error:
+        where = ".".join(str(part) for part in error.errors()[0]["loc"]) if isinstance(error, ValidationError) else ""
+        raise RunError(f"{folder / STATE} is damaged{f' at {where}' if where else ''}: begin the search anew") from None
+
+
+def write(folder: Path, books: SearchState) -> None:
+    """Replace the books, all at once."""
+    with storage(folder):
+        draft = folder / f".{STATE}.draft"
+        with draft.open("w", encoding="utf-8") as file:
+            file.write(to_json(books.model_dump(mode="json"), indent=1))
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(folder / STATE)
+
+
+def write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """A CSV file with a column for each name, in place of the one that is there."""
+    with storage(path.parent):
+        path.unlink(missing_ok=True)
+        table = CsvTable(path, list(rows[0]) if rows else [], keys=())
+        table.write(rows)
+        table.close()

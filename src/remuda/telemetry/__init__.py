@@ -1,1 +1,0 @@
-"""What a person can see of a run: tables, a live panel, pictures."""

@@ -1,0 +1,1 @@
+"""What moves data between processes: shared memory, slots, versioned weights, worker processes."""
