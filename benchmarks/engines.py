@@ -30,7 +30,7 @@ from remuda.core.task import Task
 from remuda.engines.collectors.task_size import AHEAD
 from remuda.rollout.config import RolloutConfig
 from remuda.rollout.rollout import Rollout
-from remuda.rollout.warm_up import bindings
+from remuda.rollout.warm_up import random_bindings
 from remuda.runs.callbacks.tables import Table
 from remuda.runs.run import Run
 from remuda.testing.games import BUSY
@@ -118,7 +118,7 @@ def compare_asleep() -> None:
 def play_bare(seconds: float) -> float:
     """Turns per second of random play, and nothing else."""
     game = make_game(BUSY, {"work": WORK, "turns": BUSY_TURNS}, [0])
-    player = Rollout(game, bindings(game), RolloutConfig(0, 1))
+    player = Rollout(game, random_bindings(game), RolloutConfig(0, 1))
     began, episodes = time.perf_counter(), 0
     while time.perf_counter() - began < seconds:
         player.start(Task((episodes,)))

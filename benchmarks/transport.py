@@ -44,7 +44,7 @@ from remuda.learners.iqn.learner import IQN
 from remuda.learners.iqn.options import IQNOptions
 from remuda.rollout.config import RolloutConfig
 from remuda.rollout.rollout import Rollout
-from remuda.rollout.warm_up import bindings
+from remuda.rollout.warm_up import random_bindings
 from remuda.runs.settings import make_plan, spec_of
 from remuda.runs.training import train
 from remuda.transport.slots import SlotArray, SlotLayout, SlotOwners
@@ -125,7 +125,7 @@ def compare_fragments() -> None:
     group, config, task = game.spec.groups[0], RolloutConfig(0, WORLDS), Task(tuple(range(WORLDS)))
     policy = IQN.make_policy(group, AGENTS, IQNOptions(), "fp32", "cpu")
     slot_array = SlotArray(SlotLayout.of(game.spec, [PolicyBinding(0, 0, AGENTS, policy)], WORLDS), SLOTS)
-    owners, player = SlotOwners(SLOTS), Rollout(game, bindings(game), config)
+    owners, player = SlotOwners(SLOTS), Rollout(game, random_bindings(game), config)
     for slot in range(SLOTS):
         player.start(task)
         player.play(slot_array.fragments(slot, task, config))

@@ -15,7 +15,7 @@ from remuda.learners.iqn.learner import IQN
 from remuda.learners.iqn.options import IQNOptions
 from remuda.rollout.config import RolloutConfig
 from remuda.rollout.rollout import Rollout
-from remuda.rollout.warm_up import bindings
+from remuda.rollout.warm_up import random_bindings
 
 WORLDS = 8
 
@@ -23,7 +23,7 @@ WORLDS = 8
 def fragment(agents: int) -> Fragment:
     """Some random play to learn from."""
     game = make_game(find_game("treasurehunt"), {"agents": agents}, range(WORLDS))
-    player = Rollout(game, bindings(game), RolloutConfig(0, WORLDS))
+    player = Rollout(game, random_bindings(game), RolloutConfig(0, WORLDS))
     player.start(Task(tuple(range(WORLDS))))
     return player.play(player.empty_fragments())[0]
 

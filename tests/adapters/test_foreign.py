@@ -13,7 +13,7 @@ import pytest
 from foreign_games import GAMES, with_chance
 
 import remuda
-from remuda.adapters.inbound.pettingzoo import parallel_env
+from remuda.adapters.outbound.pettingzoo import parallel_env
 from remuda.core.errors import ConfigError
 from remuda.core.fragment import Fragment
 from remuda.core.game import Game, make_game
@@ -23,7 +23,7 @@ from remuda.engines.table import ENGINES, choose_engine
 from remuda.games.registry import find_game
 from remuda.rollout.config import RolloutConfig
 from remuda.rollout.rollout import Rollout
-from remuda.rollout.warm_up import bindings
+from remuda.rollout.warm_up import random_bindings
 from remuda.runs.settings import make_plan, spec_of
 from remuda.testing.check import check
 
@@ -92,7 +92,7 @@ def test_the_conformance_suite_finds_nothing(name: str) -> None:
 
 def played(name: str, worlds: int = 2, **options: Any) -> tuple[Game, list[Fragment]]:
     game = make_game(find_game(name), {**GAMES.get(name, {}), **options}, range(worlds))
-    player = Rollout(game, bindings(game), RolloutConfig(0, worlds))
+    player = Rollout(game, random_bindings(game), RolloutConfig(0, worlds))
     player.start(Task(tuple(range(worlds))))
     return game, player.play(player.empty_fragments())
 

@@ -364,16 +364,20 @@ def test_players_are_offered_by_name(cli: Any) -> None:
 
 EPISODE = """
 import hashlib
-from remuda.collect import Manner, Player, Seat, Task
-from remuda.game import make_game
-from remuda.games import find_game
+from remuda.core.game import make_game
+from remuda.core.policy import PolicyBinding
+from remuda.core.task import Task
+from remuda.games.registry import find_game
+from remuda.rollout.config import RolloutConfig
+from remuda.rollout.rollout import Rollout
 options = dict(steps=40, red=["b_line", "meander", "meander"], green=[True, False], rules=["head", "leaderboard"])
 for name in ("decoy_heavy", "react_mixed", "react_restore", "random_nodecoy"):
     entry = find_game("cage2")
     game = make_game(entry, options, range(4))
-    player = Player(game, [Seat(0, 0, 1, entry.players[name](game.spec.groups[0], 1))], Manner(4, 4))
-    player.start(Task((0, 1, 2, 3)))
-    (fragment,) = player.play(player.room())
+    binding = PolicyBinding(0, 0, 1, entry.players[name](game.spec.groups[0], 1))
+    rollout = Rollout(game, [binding], RolloutConfig(4, 4))
+    rollout.start(Task((0, 1, 2, 3)))
+    (fragment,) = rollout.play(rollout.empty_fragments())
     for array in (fragment.obs, fragment.actions, fragment.rewards, fragment.metrics, game.state, game.mind):
         print(hashlib.sha256(array.tobytes()).hexdigest())
     print(game.text(0), fragment.returns)

@@ -307,16 +307,18 @@ def test_pictures_tell_all_kinds_apart() -> None:
 
 EPISODE = """
 import hashlib
-from remuda.check import seats
-from remuda.collect import Manner, Player, Task
-from remuda.game import make_game
-from remuda.games import find_game
+from remuda.core.game import make_game
+from remuda.core.task import Task
+from remuda.games.registry import find_game
+from remuda.rollout.config import RolloutConfig
+from remuda.rollout.rollout import Rollout
+from remuda.rollout.warm_up import random_bindings
 options = dict(agents=3, height=7, width=6, turns=12, spawn=[0.05, 0.3], radius=1)
 for parallel in (True, False):
     game = make_game(find_game("treasurehunt"), options, [0, 1])
-    player = Player(game, seats(game), Manner(4, 2, parallel))
-    player.start(Task((0, 1)))
-    (fragment,) = player.play(player.room())
+    rollout = Rollout(game, random_bindings(game), RolloutConfig(4, 2, parallel))
+    rollout.start(Task((0, 1)))
+    (fragment,) = rollout.play(rollout.empty_fragments())
     for array in (fragment.obs, fragment.actions, fragment.rewards, fragment.truncated, fragment.metrics):
         print(hashlib.sha256(array.tobytes()).hexdigest(), array.sum())
     print(game.text(0))

@@ -20,7 +20,7 @@ from remuda.learners.iqn.network import Noise
 from remuda.learners.iqn.options import IQNOptions
 from remuda.rollout.config import RolloutConfig
 from remuda.rollout.rollout import Rollout
-from remuda.rollout.warm_up import bindings
+from remuda.rollout.warm_up import random_bindings
 
 AGENTS, WORLDS, TURNS = 3, 4, 30
 OPTIONS = IQNOptions(
@@ -31,7 +31,7 @@ OPTIONS = IQNOptions(
 @pytest.fixture(scope="module")
 def played() -> Fragment:
     game = make_game(find_game("treasurehunt"), {"agents": AGENTS, "turns": TURNS}, range(WORLDS))
-    player = Rollout(game, bindings(game), RolloutConfig(1, WORLDS))
+    player = Rollout(game, random_bindings(game), RolloutConfig(1, WORLDS))
     player.start(Task(tuple(range(WORLDS))))
     return player.play(player.empty_fragments())[0]
 

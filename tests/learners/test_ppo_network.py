@@ -110,7 +110,7 @@ def test_the_gradient_is_that_of_the_loss(activation: str, masked: bool, seed: i
 def test_pieces_add_up_to_the_whole_on_any_number_of_threads(monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
     batch = _experience(5, 40, masked=True)
     whole, whole_parts = _learner()._gradient(batch, 0, AGENTS)
-    monkeypatch.setattr("remuda.learners.ppo.SHARD_ROWS", 9)
+    monkeypatch.setattr("remuda.learners.ppo.learner.SHARD_ROWS", 9)
     learner = _learner()
     object.__setattr__(learner.context, "threads", threads)
     grad, parts = learner._gradient(batch, 0, AGENTS)

@@ -19,7 +19,7 @@ from remuda.core.errors import TraceError
 from remuda.games.cage2.traces import INPUTS, OUTPUTS, START
 from remuda.games.cage2.verify import FIELDS, verify
 
-TRACES = Path(__file__).parents[1] / "data" / "cage2"
+TRACES = Path(__file__).parents[2] / "data" / "cage2"
 BLUES = ["cardiff", "decoy_heavy", "random", "random_nodecoy", "react_mixed", "react_remove", "react_restore", "sleep"]
 Arrays = dict[str, np.ndarray]
 

@@ -12,7 +12,7 @@ import pytest
 from remuda.core import kernels
 
 KIT = """
-from remuda.kernels import kernel
+from remuda.core.kernels import kernel
 
 @kernel
 def step(x):
@@ -21,7 +21,7 @@ def step(x):
 GAME = """
 import kit
 from kit import step
-from remuda.kernels import kernel
+from remuda.core.kernels import kernel
 
 @kernel
 def play(x):
@@ -73,7 +73,7 @@ def test_the_hash_covers_our_kernels_and_the_callers(package: Path, monkeypatch:
     ours = package.parent / "ours"
     ours.mkdir()
     (ours / "grid.py").write_text(KIT)
-    monkeypatch.setattr(kernels, "_HERE", ours)
+    monkeypatch.setattr(kernels, "_PACKAGE", ours)
     hashes = {kernels.sources_hash(package)}
     for edited in (ours / "grid.py", package / "kit.py", package / "game.py"):
         edited.write_text(edited.read_text() + "# edited\n")

@@ -403,7 +403,7 @@ def test_however_they_meet_a_reader_holds_whole_rows() -> None:
 
 
 @pytest.mark.parametrize(
-    ("board", "reader"),
+    ("store", "reader"),
     [
         (PacedUnmarkedBoard, WeightReader),
         (EarlyBoard, WeightReader),

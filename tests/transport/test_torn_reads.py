@@ -387,7 +387,7 @@ class Library(Hall):
 
 
 @pytest.mark.parametrize(
-    ("board", "faults"),
+    ("store", "faults"),
     [
         pytest.param(HaltingBoard, set(), id="as it is"),
         pytest.param(UnmarkedBoard, {"mixed"}, id="a row is not marked while it is written"),

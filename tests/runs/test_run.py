@@ -325,7 +325,7 @@ def test_a_body_goes_on_where_it_stopped(train: Any) -> None:
 
 @pytest.mark.usefixtures("own_body")
 def test_a_body_of_the_wrong_shape_is_one_sentence(train: Any, tmp_path: Path) -> None:
-    with pytest.raises(remuda.RemudaError, match=r"body='own_body:Narrow' maps .* it should give \(4, 16\)"):
+    with pytest.raises(remuda.RemudaError, match=r"body='own_body:Narrow' maps .* it should give \(16, 16\)"):
         train(body="own_body:Narrow")
     assert not (tmp_path / "run").exists()
 

@@ -27,7 +27,7 @@ from remuda.games.cage2.simulator import IMPACT, NOBODY, REST, SCAN, SWEEP
 from remuda.games.cage2.traces import INPUTS, NAMED, OUTPUTS, START, read_trace
 from remuda.games.cage2.verify import verify
 
-TRACES = Path(__file__).parents[1] / "data" / "cage2"
+TRACES = Path(__file__).parents[2] / "data" / "cage2"
 FIELDS = [*INPUTS, *OUTPUTS, *START, *NAMED, "seeds"]
 Arrays = dict[str, Any]
 

@@ -34,7 +34,7 @@ TAGS = [
     "!!python/object/new:os.system ['touch {0}']",
     "!!python/object/apply:subprocess.check_call [['touch', '{0}']]",
     "!!python/object/apply:builtins.eval [\"open('{0}', 'w')\"]",
-    "!!python/object:remuda.config.Plan {{game: x}}",
+    "!!python/object:remuda.core.plan.Plan {{game: x}}",
     "!!python/name:os.system", "!!python/module:os", "!!python/tuple [1]", "!!python/bytes x",
     "!mine 3", "!<tag:yaml.org,2002:python/name:os.system> x", "!!binary '%%%'", "!!timestamp x",
     "!!int ''", "!!float ''", "!!bool x", "!!int 0x", "!!int [1]", "!!omap 3", "!!pairs [[1]]", "!!set [1]", "!!null x",

@@ -262,7 +262,7 @@ def test_mistakes_are_one_line(cli: Any, herds: Any, trained: Any, monkeypatch: 
         assert done.code == 2, words
         assert len(done.err.splitlines()) == 1
         assert match in done.err
-    monkeypatch.setattr("remuda.export.find_spec", lambda name: None if name == "onnxscript" else object())
+    monkeypatch.setattr("remuda.runs.export.find_spec", lambda name: None if name == "onnxscript" else object())
     done = cli("export", run.path)
     assert done.code == 2
     assert done.err == "error: export needs onnxscript: pip install 'remuda[export]'\n"

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import crew_jobs
+import pool_jobs
 import pytest
 import torch
-from crew_jobs import DieAtOnce, Obey, SayNothing
+from pool_jobs import DieAtOnce, Obey, SayNothing
 
 import proc
 from remuda.core.errors import ConfigError, GameError, Stopped, WorkerError
@@ -132,7 +132,7 @@ def test_workers_import_from_where_we_do(office: Office, monkeypatch: pytest.Mon
     office.tell(worker, "kill", signal.SIGKILL)
     office.wait(lambda: worker.ready and bool(office.lost))
     for place in ("/no/such/place", str(Path(__file__).parent)):
-        assert office.answer(worker, "call", crew_jobs.imports_from, place)
+        assert office.answer(worker, "call", pool_jobs.imports_from, place)
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_an_error_arrives_with_name_and_traceback(
     trace = str(caught.value.__cause__)
     assert trace.startswith("in worker-1:\nTraceback")
     assert "in fail_deep_inside" in trace
-    assert "crew_jobs.py" in trace
+    assert "pool_jobs.py" in trace
 
 
 @pytest.mark.parametrize(
@@ -324,7 +324,7 @@ def test_killing_the_fork_server(office: Office) -> None:
     office.wait(lambda: len(office.lost) == 2 and all(worker.ready for worker in office.worker_pool.workers))
     assert not any(one.alive for one in before)
     for worker in office.worker_pool.workers:
-        assert office.answer(worker, "call", crew_jobs.threads_after_products)["numpy"] == 1
+        assert office.answer(worker, "call", pool_jobs.threads_after_products)["numpy"] == 1
 
 
 def test_nobody_speaking_is_not_waited_for_longer_than_told(office: Office) -> None:
@@ -405,7 +405,7 @@ def test_torch_has_one_thread_in_a_worker(office: Office) -> None:
 
 def test_a_worker_stays_one_thread_whoever_multiplies(office: Office) -> None:
     """Invariant 7 is about torch, BLAS and numba: what counts is what the kernel sees."""
-    threads = office.answer(office.worker_pool.workers[0], "call", crew_jobs.threads_after_products)
+    threads = office.answer(office.worker_pool.workers[0], "call", pool_jobs.threads_after_products)
     assert threads == {"at first": 1, "torch": 1, "numpy": 1}
 
 

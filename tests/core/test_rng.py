@@ -16,7 +16,7 @@ from remuda.core.rng import Stream
 
 SCRIPT = """
 import numpy as np
-from remuda import rng
+from remuda.core import rng
 keys = rng.keys(rng.keys(rng.key(7, rng.Stream.NOISE, 3), np.arange(4))[:, None], np.arange(-1, 4))
 print(keys.tolist())
 print(rng.uniforms(keys, 3).tolist())

@@ -249,7 +249,7 @@ def crews(monkeypatch: pytest.MonkeyPatch) -> list[WorkerPool]:
         made.append(WorkerPool(*args, **kwargs))
         return made[-1]
 
-    monkeypatch.setattr(training, "Crew", make)
+    monkeypatch.setattr(training, "WorkerPool", make)
     return made
 
 

@@ -18,14 +18,15 @@ import pytest
 import yaml
 
 import remuda
-from remuda.core import threads
+from remuda.core import machine
 from remuda.core.errors import ConfigError, UsageError
 from remuda.core.plan import ParallelSwitches, Plan
 from remuda.core.yamlfile import read_assignments
+from remuda.engines import context
 from remuda.engines import table as engines
 from remuda.learners.iqn.learner import IQN
 from remuda.runs.settings import make_plan, spec_of
-from remuda.transport import worker_pool as supervise
+from remuda.transport import processes
 
 FAMILIAR = (
     "{enabled: true, parallel_actions: true, parallel_training: true, async_learning: true, train_interval: 4, "
@@ -250,7 +251,8 @@ def test_what_is_given_is_not_altered() -> None:
 def test_no_number_of_workers_means_the_cores(
     train: Any, monkeypatch: pytest.MonkeyPatch, switches: dict[str, Any], who: str
 ) -> None:
-    monkeypatch.setattr(engines, "cores", lambda: 3)
+    for module in (engines, context):
+        monkeypatch.setattr(module, "cores", lambda: 3)
     run = train(parallel={**switches, "num_workers": None})
     assert run.plan.n_workers is None
     assert len(said(run, f"({who})")) == 1
@@ -276,17 +278,17 @@ def test_cores_are_those_we_may_use(
     """Not those the machine has: others may have been given to others."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(affinity)))
     monkeypatch.setattr(os, "cpu_count", lambda: 64)
-    monkeypatch.setattr(threads, "Path", lambda path: tmp_path / Path(path).name)
+    monkeypatch.setattr(machine, "Path", lambda path: tmp_path / Path(path).name)
     if quota is not None:
         (tmp_path / "cpu.max").write_text(f"{quota}\n")
-    assert threads.cores() == count
+    assert machine.cores() == count
 
 
 def test_cores_of_a_machine_that_cannot_say_which(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "sched_getaffinity")
     monkeypatch.setattr(os, "cpu_count", lambda: 6)
-    monkeypatch.setattr(threads, "Path", lambda path: tmp_path / "missing")
-    assert threads.cores() == 6
+    monkeypatch.setattr(machine, "Path", lambda path: tmp_path / "missing")
+    assert machine.cores() == 6
 
 
 @pytest.mark.slow
@@ -294,7 +296,8 @@ def test_a_hundred_workers_on_two_cores_work_and_are_warned_of_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Players at random, to keep it light: that results do not depend on workers is tested elsewhere."""
-    monkeypatch.setattr(engines, "cores", lambda: 2)
+    for module in (engines, context):
+        monkeypatch.setattr(module, "cores", lambda: 2)
     many = {"worlds": 100, "total_episodes": 100, "n_workers": 100, "engine": "executor", "learner": "random"}
     settings = {name: value for name, value in LONELY.items() if name not in IQN.options_type().model_fields}
     run = remuda.train(out=tmp_path / "run", quiet=True, **{**settings, **many})
@@ -322,7 +325,8 @@ def test_a_hundred_workers_on_two_cores_work_and_are_warned_of_once(
 def test_only_too_many_workers_are_warned_of(
     train: Any, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], warnings: list[str]
 ) -> None:
-    monkeypatch.setattr(engines, "cores", lambda: 2)
+    for module in (engines, context):
+        monkeypatch.setattr(module, "cores", lambda: 2)
     lines = said(train(**settings), "warning")
     assert len(lines) == len(warnings)
     for line, warning in zip(lines, warnings, strict=True):
@@ -330,7 +334,8 @@ def test_only_too_many_workers_are_warned_of(
 
 
 def test_what_nobody_asked_for_is_not_warned_of(train: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engines, "cores", lambda: 1)
+    for module in (engines, context):
+        monkeypatch.setattr(module, "cores", lambda: 1)
     run = train(engine="actor-learner", deterministic=False)
     assert len(run.result["processes"]) == 2
     assert said(run, "warning") == []
@@ -386,7 +391,7 @@ def refuse(number: int) -> Callable[..., Any]:
 
 
 def test_processes_can_be_had_here() -> None:
-    assert supervise.processes_unavailable() is None
+    assert processes.processes_unavailable() is None
     assert multiprocessing.active_children() == []
 
 
@@ -401,31 +406,31 @@ def test_the_trial_prepares_the_fork_server(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(BaseProcess, "start", start)
     plan = make_plan({**LONELY, "engine": "auto"})
     assert engines.choose_engine(plan, spec_of(plan))[0].engine == "sequential"
-    assert Plan(**json.loads(seen[supervise.WARM_UP_VARIABLE])["plan"]).game == LONELY["game"]
-    assert {name: seen[name] for name in supervise.ONE_THREAD} == supervise.ONE_THREAD
-    assert supervise.WARM_UP_VARIABLE not in os.environ
+    assert Plan(**json.loads(seen[processes.WARM_UP_VARIABLE])["plan"]).game == LONELY["game"]
+    assert {name: seen[name] for name in processes.ONE_THREAD} == processes.ONE_THREAD
+    assert processes.WARM_UP_VARIABLE not in os.environ
 
 
 def test_reasons_for_no_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(os, "memfd_create", refuse(errno.EMFILE))
-        assert supervise.processes_unavailable() == "Too many open files"
+        assert processes.processes_unavailable() == "Too many open files"
     with monkeypatch.context() as patch:
         patch.delattr(os, "memfd_create")
-        assert "memfd_create" in str(supervise.processes_unavailable())
+        assert "memfd_create" in str(processes.processes_unavailable())
     with monkeypatch.context() as patch:
         patch.setattr(BaseProcess, "start", refuse(errno.EAGAIN))
-        assert supervise.processes_unavailable() == "Resource temporarily unavailable"
+        assert processes.processes_unavailable() == "Resource temporarily unavailable"
     with monkeypatch.context() as patch:
         patch.setitem(multiprocessing.current_process()._config, "daemon", True)
-        assert "daemonic" in str(supervise.processes_unavailable())
+        assert "daemonic" in str(processes.processes_unavailable())
     with monkeypatch.context() as patch:
-        patch.setattr(supervise, "die_with_parent", os.abort)
-        assert "exit code -6" in str(supervise.processes_unavailable())
+        patch.setattr(processes, "die_with_parent", os.abort)
+        assert "exit code -6" in str(processes.processes_unavailable())
     with monkeypatch.context() as patch:
-        patch.setattr(supervise, "die_with_parent", signal.pause)
-        patch.setattr(supervise, "Limits", partial(supervise.Limits, start=0.1))
-        assert "did not end within 0 s" in str(supervise.processes_unavailable())
+        patch.setattr(processes, "die_with_parent", signal.pause)
+        patch.setattr(processes, "Limits", partial(processes.Limits, start=0.1))
+        assert "did not end within 0 s" in str(processes.processes_unavailable())
     assert multiprocessing.active_children() == []
 
 

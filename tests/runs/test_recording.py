@@ -267,7 +267,7 @@ def test_any_flipped_byte_is_noticed_or_harmless(recorded: Path, tmp_path: Path)
 
 
 def test_a_bomb_is_not_unpacked(recorded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("remuda.record.MOST_BYTES", 1 << 16)
+    monkeypatch.setattr("remuda.runs.recording.MOST_BYTES", 1 << 16)
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as packed:
         packed.writestr("header.npy", bytes(1 << 20))
@@ -281,7 +281,7 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     def refuse(*args: Any, **kwargs: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("remuda.record.np.savez_compressed", refuse)
+    monkeypatch.setattr("remuda.runs.recording.np.savez_compressed", refuse)
     with pytest.raises(RemudaError, match="No space left"):
         record("remuda.testing:MASKED", tmp_path / "a.npz", 2)
     assert list(tmp_path.iterdir()) == []

@@ -234,7 +234,7 @@ def test_the_best_checkpoint_is_for_playing_not_for_going_on(trained: Any, copy_
     assert_refused(copy_of(trained()), "best", "best")
 
 
-COUNTS = {"rounds": 3, "episodes": 9, "attended": 3, "version": 3, "published": 3}
+COUNTS = {"rounds": 3, "episodes": 9, "settled": 3, "version": 3, "published": 3}
 
 
 def remake(run: remuda.Run, learner: Callable[[dict[str, Any]], Any], **facts: Any) -> None:

@@ -369,7 +369,7 @@ def test_an_index_that_leaves_a_file_out(copies: Any, half: Path, file: str) -> 
     [
         {"format": 2}, {"format": "1"}, {"format": None}, {"files": []}, {"game": "cage2"}, {"players": ["iqn", "iqn"]},
         {"agents": 50}, {"rounds": 2**62}, {"episodes": -6}, {"published": 2**63 - 1}, {"wall_s": float("nan")},
-        {"collect": [1e400, 0]}, {"agent_steps": 10**400}, {"evaluation": 5}, {"best": "x"}, {"attended": 4},
+        {"collect": [1e400, 0]}, {"agent_steps": 10**400}, {"evaluation": 5}, {"best": "x"}, {"settled": 4},
     ],
     ids=str,
 )  # fmt: skip

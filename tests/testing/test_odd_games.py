@@ -16,7 +16,7 @@ from remuda.core.rng import Stream
 from remuda.core.task import Task
 from remuda.rollout.config import RolloutConfig
 from remuda.rollout.rollout import Rollout
-from remuda.rollout.warm_up import bindings
+from remuda.rollout.warm_up import random_bindings
 from remuda.testing.check import check
 from remuda.testing.games import BUSY, SLOW, Slow, SlowOptions, churn
 
@@ -25,7 +25,7 @@ SHORT = {"mean_ms": 0.1, "long_ms": 0.5}
 
 def play(entry: GameEntry, episodes: tuple[int, ...], **options: Any) -> Fragment:
     game = make_game(entry, options, episodes)
-    player = Rollout(game, bindings(game), RolloutConfig(0, 100))
+    player = Rollout(game, random_bindings(game), RolloutConfig(0, 100))
     player.start(Task(episodes))
     return player.play(player.empty_fragments())[0]
 

@@ -22,7 +22,7 @@ from remuda.core.task import Task
 from remuda.learners.replay import ReplayBuffer, TransitionBatch
 from remuda.rollout.config import RolloutConfig
 from remuda.rollout.rollout import Rollout
-from remuda.rollout.warm_up import bindings
+from remuda.rollout.warm_up import random_bindings
 from remuda.testing.games import MASKED, RESPAWN
 
 GROUP = Group("told", 3, (2, 2), np.int32, 4)
@@ -259,7 +259,7 @@ def test_a_restored_memory_goes_on_as_if_nothing_had_happened(data: st.DataObjec
 def played(entry: Any, options: dict[str, Any], turns: int | None, episodes: range) -> list[Fragment]:
     """Random play of three worlds, in slices of `turns`."""
     game = make_game(entry, options, [0, 1, 2])
-    player = Rollout(game, bindings(game), RolloutConfig(1, 3))
+    player = Rollout(game, random_bindings(game), RolloutConfig(1, 3))
     fragments = []
     for episode in episodes:
         player.start(Task(tuple(range(3 * episode, 3 * episode + 3))))
@@ -433,7 +433,7 @@ def test_an_agent_that_never_lived_remembers_nothing_and_disturbs_nobody() -> No
 def test_a_fragment_without_turns_adds_nothing() -> None:
     """A player whose worlds are all over hands out fragments of no turns."""
     game = make_game(RESPAWN, {"turns": 4}, [0])
-    player = Rollout(game, bindings(game), RolloutConfig(0, 1))
+    player = Rollout(game, random_bindings(game), RolloutConfig(0, 1))
     player.start(Task((0,)))
     player.play(player.empty_fragments())
     (empty,) = player.play(player.empty_fragments())

@@ -23,7 +23,7 @@ from remuda.games.registry import find_game
 from remuda.learners.iqn.learner import IQN
 from remuda.rollout.config import RolloutConfig
 from remuda.rollout.rollout import Rollout
-from remuda.rollout.warm_up import bindings
+from remuda.rollout.warm_up import random_bindings
 
 AGENTS, WORLDS, TURNS, UPDATES = 5, 3, 12, 3
 OTHERS = [0, 1, 3, 4]  # everybody but agent 2
@@ -35,7 +35,7 @@ ROUNDS = 3
 def fragments() -> list[Fragment]:
     """Three rounds of random play."""
     game = make_game(find_game("treasurehunt"), GAME, range(WORLDS))
-    player = Rollout(game, bindings(game), RolloutConfig(0, WORLDS))
+    player = Rollout(game, random_bindings(game), RolloutConfig(0, WORLDS))
     result = []
     for first in range(0, ROUNDS * WORLDS, WORLDS):
         player.start(Task(tuple(range(first, first + WORLDS))))
