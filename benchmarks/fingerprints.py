@@ -121,7 +121,7 @@ def train(folder: Path, name: str) -> remuda.Run:
     if name in PLANS:
         return remuda.train(out=out, quiet=True, **{**COMMON, **PLANS[name]})
     plan, engine = RESUMED[name]
-    stopped = remuda.train(out=out, quiet=True, callback=lambda rows: rows[0]["round"] < 2, **{**COMMON, **plan})
+    stopped = remuda.train(out=out, quiet=True, callbacks=[lambda rows: rows[0]["round"] < 2], **{**COMMON, **plan})
     assert not stopped.result["finished"], name
     return remuda.resume(stopped.path, engine=engine, quiet=True)
 

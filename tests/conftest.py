@@ -91,7 +91,9 @@ def train(tmp_path: Path) -> Train:
 
     def train(name: str = "run", callback: Any = None, **changes: Any) -> remuda.Run:
         settings = {**TINY, **changes}
-        return remuda.train("treasurehunt", out=tmp_path / name, callback=callback, quiet=True, **settings)
+        return remuda.train(
+            "treasurehunt", out=tmp_path / name, callbacks=[callback] if callback else [], quiet=True, **settings
+        )
 
     return train
 

@@ -402,7 +402,7 @@ def test_a_full_disk_is_one_sentence(words: list[str], trained: Any, tmp_path: P
     if size == "1500k":
         run = remuda.Run(kept)
         assert checkpoint.intact(run.checkpoint())
-        assert remuda.resume(kept, quiet=True, callback=lambda rows: False).result["episodes"] > 0
+        assert remuda.resume(kept, quiet=True, callbacks=[lambda rows: False]).result["episodes"] > 0
 
 
 def test_nothing_is_unpickled() -> None:

@@ -233,7 +233,7 @@ def last(rows):
 done, seen, before = threading.Event(), [], hidden()
 sampler = threading.Thread(target=sample)
 sampler.start()
-remuda.train("treasurehunt", out=sys.argv[1], quiet=True, callback=last, **json.loads(sys.argv[2]))
+remuda.train("treasurehunt", out=sys.argv[1], quiet=True, callbacks=[last], **json.loads(sys.argv[2]))
 print(before, max(seen), len(seen))
 """
 

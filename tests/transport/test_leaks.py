@@ -118,7 +118,7 @@ class Cycle:
         with suppress(excepted):
             settings = {**SMALL, **ENGINES[self.engines[which]]}
             out = self.folder / str(self.count)
-            run = remuda.train("remuda.testing:GIFTS", out=out, callback=callback, quiet=True, **settings)
+            run = remuda.train("remuda.testing:GIFTS", out=out, callbacks=[callback], quiet=True, **settings)
             assert run.result["finished"] or ending == self.stop
 
 

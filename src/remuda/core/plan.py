@@ -61,6 +61,7 @@ class Plan(Options):
         False, description="actor-learner: write down who learned what when, for `remuda replay`"
     )
     pictures: bool = Field(True, description="draw the learning curve and a film when training ends")
+    callbacks: list[str] = Field([], description="listeners: wandb, mlflow, or module:Class of your own")
     keep_checkpoints: int = Field(2, ge=1, description="how many checkpoints to keep, besides the best")
 
     max_failures: float = Field(

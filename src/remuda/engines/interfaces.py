@@ -1,4 +1,8 @@
-"""The two interfaces the loop works with, and nothing else: who collects, who trains."""
+"""The two interfaces the loop works with: Collectors play tasks, Trainers learn from what was played.
+
+An engine is a pair of them (`engines/table.py`). The loop (`engines/loop.py`) never looks inside a delivery: it may be
+arrays of this process, a slot of shared memory, or a reference into a cluster.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +14,13 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from remuda.core.failures import SkippedUpdates, TaskFailure
 from remuda.core.fragment import Fragment, Purpose, cut
 from remuda.core.plan import Plan
 from remuda.core.policy import UNVERSIONED
+from remuda.core.saved_state import SavedState
 from remuda.core.task import InvalidSample, Task
 from remuda.transport.slots import SlotToken
 
@@ -24,52 +30,52 @@ Rows = dict[int, NDArray[np.float32]]
 
 @dataclass
 class TimeSpent:
-    """Seconds, on the wall and on the processors."""
+    """Seconds of wall-clock time and of processor time."""
 
     wall: float = 0.0
     cpu: float = 0.0
 
     def add(self, other: TimeSpent) -> None:
-        """Sum up."""
+        """Add another amount."""
         self.wall += other.wall
         self.cpu += other.cpu
 
 
 @dataclass(frozen=True)
 class Update:
-    """One round of learning: new rows, their version, and what each learner reports per agent."""
+    """The result of learning one round: new weights, their version, and each learner's metrics per agent."""
 
     version: int
-    rows: Rows | None  # None: the trainers have published them themselves
+    rows: Rows | None  # None: the trainers published them themselves
     metrics: dict[int, dict[str, NDArray[np.float64]]] = field(default_factory=dict)
     spent: TimeSpent = field(default_factory=TimeSpent)
-    skipped_updates: Sequence[SkippedUpdates] = ()  # updates that were left out
+    skipped_updates: Sequence[SkippedUpdates] = ()
 
 
 @dataclass(frozen=True)
 class Delivery:
-    """What a task brought: one fragment per group, in memory that is lent until `release` is called."""
+    """The result of a task: one fragment per group, in memory that is valid until `release` is called."""
 
     task: Task
     fragments: Sequence[Fragment]
     release: Callable[[], None] = lambda: None
-    token: SlotToken | None = None  # the slot it lies in, if it lies in one
-    invalid_samples: Sequence[InvalidSample] = ()  # numbers in it that nobody can learn from
+    token: SlotToken | None = None  # the slot of shared memory that holds the fragments, if one does
+    invalid_samples: Sequence[InvalidSample] = ()  # found in it, and removed
     failure: TaskFailure | None = None  # why there are no fragments
 
     @property
     def episodes(self) -> int:
-        """How many episodes it holds."""
+        """Number of episodes in it."""
         return len(self.task.episodes)
 
     @property
     def purpose(self) -> Purpose:
-        """Why they were played."""
+        """The purpose the episodes were played for."""
         return self.task.purpose
 
     @property
     def oldest(self) -> int:
-        """The oldest version that played it."""
+        """The oldest version of weights that acted in it."""
         versions = np.concatenate([fragment.versions.ravel() for fragment in self.fragments])
         return int(versions[versions != UNVERSIONED].min(initial=np.iinfo(np.int64).max))
 
@@ -81,7 +87,7 @@ class RoundPiece:
     round: int  # from 1
     delivery: Delivery
     worlds: slice
-    release: Callable[[], None]  # call once when done with it
+    release: Callable[[], None]  # to be called once, by whoever used the piece last
 
     @property
     def fragments(self) -> list[Fragment]:
@@ -90,94 +96,117 @@ class RoundPiece:
 
 
 class FailureHandler(Protocol):
-    """Who decides what happens after a failure."""
+    """Decides what happens after a failure."""
 
     def count(self, episodes: int, invalid_samples: Iterable[InvalidSample]) -> None:
-        """Episodes were played to the end, some of them with samples that nobody can learn from."""
+        """Count episodes that were played to their end, and the invalid samples that were removed from them."""
 
     def record(self, failure: TaskFailure) -> list[int]:
-        """A task failed; returns the episodes to play in place of its own. Raises where it is one failure too many."""
+        """Record a failed task; returns the episodes to play instead. Raises if there are too many failures."""
 
     def note_skipped_updates(self, skipped_updates: Sequence[SkippedUpdates]) -> None:
-        """Learners skipped updates; raises where one of them keeps failing."""
+        """Record skipped updates; raises if a learner keeps failing."""
 
 
 class RemoteWorker(Protocol):
-    """Somebody who works for us elsewhere."""
+    """A worker that is not a process of the worker pool, for example a Ray actor."""
 
     name: str
     restarts: int
     peak_bytes: int
 
 
+class CollectorCounters(SavedState):
+    """The counters of collectors that survive stop and resume."""
+
+    wall_s: float = Field(0.0, ge=0)
+    cpu_s: float = Field(0.0, ge=0)
+    waited_s: float = Field(0.0, ge=0)
+
+
+class TrainerCounters(SavedState):
+    """The counters of trainers that survive stop and resume."""
+
+    lags: list[list[int]] = []  # pairs of policy lag in versions, and turns of agents learned from at that lag
+    waited_s: float = Field(0.0, ge=0)
+    learners_waited_s: float = Field(0.0, ge=0)
+
+
 class Collectors(ABC):
-    """Plays tasks. `start` first, `close` last; `recv` only while tasks are out."""
+    """Plays tasks. Call `start` first and `close` last; call `recv` only while tasks are out."""
 
-    helpers: Sequence[RemoteWorker] = ()  # who are no worker processes of the crew
-
-    spent: TimeSpent  # on collecting, so far
-    waited_s: float = 0.0  # collectors had nothing to do, all of them together
+    remote_workers: Sequence[RemoteWorker] = ()
+    spent: TimeSpent  # on collecting
+    waited_s: float = 0.0  # sum over all collectors of the time without a task
     slots_used: int = 0
 
     @abstractmethod
     def start(self) -> None:
-        """Make ready to play."""
+        """Start whatever plays tasks, and wait until it is ready."""
 
     @abstractmethod
     def send(self, task: Task) -> None:
-        """Hand out episodes."""
+        """Accept a task to be played."""
 
     @abstractmethod
     def recv(self, timeout_s: float) -> Delivery:
-        """Whatever is ready first; raises Stopped when asked to end."""
+        """Return the next finished or failed task, in the order in which they finish; raises Stopped when asked to."""
 
     @abstractmethod
     def publish(self, rows: Rows, version: int, purpose: Purpose = Purpose.TRAIN) -> None:
-        """Play episodes of this purpose with these rows from now on."""
+        """Use these weights for episodes of this purpose that start from now on."""
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of everything; may be called twice."""
+        """Release everything; may be called twice."""
 
     @abstractmethod
     def task_episodes(self) -> int:
-        """Most episodes a task should hold here."""
+        """The largest useful number of episodes in a task."""
 
     def capacity(self) -> int:
-        """Episodes it makes sense to have out at once, so that nobody runs out of work."""
+        """The number of episodes that should be out at once so that no collector runs out of work."""
         return self.task_episodes()
 
     def memory_bytes(self) -> int:
-        """Bytes it holds ready for fragments, where that is known beforehand."""
+        """Bytes reserved for fragments, where that is known before the start."""
         return 0
 
     def store_bytes(self) -> int:
-        """Bytes it needs in the system's shared memory."""
+        """Bytes needed in the system's shared memory (/dev/shm)."""
         return 0
 
     def oldest(self) -> int | None:
-        """The oldest version anybody is playing with right now; None where nobody plays."""
+        """The oldest version of weights that a collector acts with now; None if none is playing."""
         return None
+
+    def counters(self) -> CollectorCounters:
+        """The part of the state of training that belongs to the collectors."""
+        return CollectorCounters(wall_s=self.spent.wall, cpu_s=self.spent.cpu, waited_s=self.waited_s)
+
+    def restore_counters(self, counters: CollectorCounters) -> None:
+        """Go on counting from here."""
+        self.spent.wall, self.spent.cpu, self.waited_s = counters.wall_s, counters.cpu_s, counters.waited_s
 
 
 class Trainers(ABC):
-    """Learns round by round: update k takes the episodes of round k."""
+    """Learns round by round. Version k of the weights has learned from rounds 1 to k."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.version = 0  # rounds learned
-        self.taken = 0  # rounds received whole
-        self.waited_s = 0.0  # how long poll() kept the loop from collecting without learning itself
-        self.learners_waited_s = 0.0  # learners had nothing to do, all of them together
-        self.lags: Counter[int] = Counter()  # turns of agents learned from, by how many versions late
-        self._have = 0  # episodes of the round under way
+        self.taken = 0  # rounds received completely
+        self.waited_s = 0.0  # time in which poll() blocked the loop without learning itself
+        self.learners_waited_s = 0.0  # sum over all learners of the time without data
+        self.lags: Counter[int] = Counter()  # turns of agents learned from, by policy lag in versions
+        self._have = 0  # episodes received of the round that is not complete yet
 
     def start(self) -> None:
-        """Make ready to learn; the collectors have started."""
+        """Start whatever learns; the collectors have started already."""
         return
 
     def take(self, delivery: Delivery) -> list[RoundPiece]:
-        """Receive what a task brought, cut into rounds; whoever keeps a piece releases it."""
+        """Receive a delivery; returns its pieces by round. The trainers release each piece after its last use."""
         pieces: list[RoundPiece] = []
         first, holders = 0, [0]
 
@@ -204,51 +233,64 @@ class Trainers(ABC):
 
     @abstractmethod
     def _add(self, piece: RoundPiece) -> None:
-        """Keep or pass on a piece of a round."""
+        """Store a piece of a round, or pass it on."""
 
     def _complete(self, number: int) -> None:
-        """Round `number` (from 1) is whole."""
+        """Called once every piece of round `number` (from 1) was added."""
         return
 
     def work(self) -> None:
-        """Learn what has been taken, if here and now is where learning happens."""
+        """Learn complete rounds now, where learning happens in the loop's own thread."""
         return
 
     @abstractmethod
     def poll(self, version: int) -> list[Update]:
-        """Updates not returned yet, having waited for `version` if need be."""
+        """Return the updates not returned before; block until `version` is learned."""
 
     def versions_after(self, rounds: int) -> int:
-        """The version acting can have once so many rounds are learned."""
+        """The version number that the published weights have once `rounds` rounds are learned."""
         return rounds
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of everything; may be called twice."""
+        """Release everything; may be called twice."""
 
     @abstractmethod
     def rows(self) -> Rows:
-        """The newest rows."""
+        """The newest weights."""
 
     @abstractmethod
     def steps(self) -> dict[int, int]:
-        """Gradient steps made, by herd-wide number of each agent that learns."""
+        """Gradient steps of each agent that learns, by its number in the herd."""
 
     @abstractmethod
     def memory_bytes(self) -> int:
-        """Bytes all learners hold."""
+        """Bytes held by all learners together."""
 
     @abstractmethod
     def state(self) -> dict[str, NDArray[Any]]:
-        """Everything the next update depends on, however the herd is sliced; every whole round must be polled."""
+        """Everything the next update depends on, independent of how the herd is sliced.
+
+        Every complete round must have been polled before.
+        """
 
     @abstractmethod
     def restore(self, version: int, state: Mapping[str, NDArray[Any]]) -> None:
-        """Go on from `version`."""
+        """Continue from `version` with the arrays that `state` returned."""
+
+    def counters(self) -> TrainerCounters:
+        """The part of the state of training that is counted by the trainers."""
+        lags = [[lag, count] for lag, count in sorted(self.lags.items())]
+        return TrainerCounters(lags=lags, waited_s=self.waited_s, learners_waited_s=self.learners_waited_s)
+
+    def restore_counters(self, counters: TrainerCounters) -> None:
+        """Go on counting from here."""
+        self.lags = Counter({lag: count for lag, count in counters.lags})
+        self.waited_s, self.learners_waited_s = counters.waited_s, counters.learners_waited_s
 
 
 def count_lags(fragments: Sequence[Fragment], version: int) -> Counter[int]:
-    """How many turns of agents in worlds were played how many versions before `version`."""
+    """Count the turns of agents in these fragments by policy lag: `version` minus the version that acted."""
     lags: Counter[int] = Counter()
     for fragment in fragments:
         versions = fragment.versions[fragment.versions != UNVERSIONED]
@@ -259,5 +301,5 @@ def count_lags(fragments: Sequence[Fragment], version: int) -> Counter[int]:
 
 
 def with_prefix(state: Mapping[str, NDArray[Any]], prefix: str) -> dict[str, NDArray[Any]]:
-    """The arrays under a prefix, without it."""
+    """The arrays whose names start with a prefix, without it."""
     return {name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)}

@@ -1,4 +1,13 @@
-"""The training loop. There is no other."""
+"""The training loop. There is no other.
+
+Hand out tasks, receive whatever is finished, give it to the learners, publish what they updated, report, save. Two
+ways to wait (`Loop.free`):
+
+- *by round*: round k is handed out once version k - lag of the weights is published, and nothing else is out. The result
+  does not depend on which worker is faster.
+- *free*: there is always a task out for every collector; whatever arrives first is learned first. `max_lag` bounds the
+  policy lag, `on_lag` says what happens instead of exceeding it (`docs/lag.md`).
+"""
 
 from __future__ import annotations
 
@@ -9,86 +18,90 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from pydantic import Field
+
 from remuda.core.errors import Stopped, StorageError
 from remuda.core.fragment import Fragment, Purpose, copied
 from remuda.core.plan import Plan
+from remuda.core.saved_state import SavedState
 from remuda.core.task import Task
 from remuda.engines.interfaces import Collectors, Delivery, FailureHandler, Trainers, Update
 
 RECV_TIMEOUT_S = 3600.0
-ROUNDS_AHEAD = 4
-"""Rounds that may wait to be learned before those who run free wait too: it bounds memory, not lag."""
+MAX_ROUNDS_AHEAD = 4
+"""Rounds that may wait to be learned before free-running collectors pause: it bounds memory, not policy lag."""
 
 
 class LoopListener(Protocol):
-    """Who is told what happens."""
+    """Receives what happens in the loop."""
 
     def collected(self, round_: int, fragments: Sequence[Fragment]) -> None:
-        """Episodes of a round (from 1) were played."""
+        """Episodes of a round (from 1) were played and given to the learners."""
 
     def learned(self, loop: Loop, update: Update) -> None:
         """A round was learned."""
 
-    def evaluated(self, rounds: int, published: Update, results: Sequence[Sequence[Fragment]]) -> None:
-        """The published weights were put to the test."""
+    def evaluated(self, rounds: int, acting: Update, results: Sequence[Sequence[Fragment]]) -> None:
+        """Evaluation episodes were played with the weights of `acting`."""
 
     def save(self, loop: Loop) -> None:
-        """Write down everything: every whole round is learned, and nobody is learning."""
+        """Save everything: every complete round is learned, and no learner is working."""
+
+
+class LoopState(SavedState):
+    """The part of the state of training that belongs to the loop."""
+
+    rounds: int = Field(0, ge=0)
+    settled: int = Field(0, ge=0)
+    published: int = Field(0, ge=0)
+    unfinished: list[int] = []
+    dropped: int = Field(0, ge=0)
 
 
 @dataclass
 class Loop:
-    """Hand out tasks, receive whatever is ready, give it to the learners, publish what they updated.
-
-    By round, round k is handed out once version k - lag is published, and nothing else is. Free, there
-    is always something to play, and whatever arrives first is learned first; see `docs/lag.md`.
-    """
+    """Trains from where it stands to the end of the plan."""
 
     plan: Plan
     collectors: Collectors
     trainers: Trainers
     listener: LoopListener
     failure_log: FailureHandler
-    stop: Callable[[], None]
+    stop: Callable[[], None]  # raises Stopped once somebody asked for it
     published: Update
     free: bool = False
-    max_lag: int = 0  # versions that may lie between acting and learning where everybody runs free
-    rounds: int = 0  # received whole
-    settled: int = 0  # rounds after which it was decided whether to evaluate and save
-    dropped: int = 0  # episodes that came too late to be learned from
-    _sound: bool = False  # everybody has started, and nobody is in the middle of learning
+    max_lag: int = 0  # largest policy lag where the loop runs free, in versions
+    rounds: int = 0  # received completely
+    settled: int = 0  # rounds after which it was decided whether to evaluate and to save
+    dropped: int = 0  # episodes that arrived too late to be learned from
+    _consistent: bool = False  # collectors and trainers have started, and no learner is in the middle of an update
     _saved_at: float = field(default_factory=time.monotonic)
-    _out: int = 0  # episodes of training being played
+    _out: int = 0  # training episodes being played
     _next: int = 0  # the next episode to hand out
-    _again: deque[int] = field(default_factory=deque)  # episodes to be handed out another time
-    _pending: set[int] = field(default_factory=set)  # handed out, and not part of a whole round yet
-    _partial: list[int] = field(default_factory=list)  # those of the round under way
+    _again: deque[int] = field(default_factory=deque)  # episodes to hand out again
+    _pending: set[int] = field(default_factory=set)  # handed out, and not part of a complete round yet
+    _partial: list[int] = field(default_factory=list)  # episodes of the round that is not complete yet
     _arrived: deque[Delivery] = field(default_factory=deque)  # played, not yet given to the learners
-    _learned: deque[Update] = field(default_factory=deque)  # not yet told to the listener
-    _held: deque[Update] = field(default_factory=deque)  # learned, not yet to be acted on
+    _learned: deque[Update] = field(default_factory=deque)  # not yet reported to the listener
+    _held: deque[Update] = field(default_factory=deque)  # learned and reported, not yet published
 
     def run(self) -> None:
-        """Train to the end of the plan; whatever is raised, save the last whole round and pass it on."""
+        """Train to the end of the plan. On an error or a stop, save the last complete round and re-raise."""
         self._next = self.plan.episodes_after(self.rounds) + len(self._again)
         try:
             self.collectors.start()
-            self._act_on(self.published)
+            self._publish_update(self.published)
             self.trainers.start()
-            self._sound = True
+            self._consistent = True
             while self.rounds < self.plan.rounds:
                 self._hand_out_freely() if self.free else self._hand_out_a_round()
                 if self._out:
                     self._receive(self._recv())
                 self._take()
-            self._learn(self.plan.rounds)
-            self._publish(self.plan.rounds)
-            if not self.finished:
-                self._evaluate()
-                self.settled = self.rounds
-                self.listener.save(self)
+            self._finish()
         except Exception as error:
-            if isinstance(error, Stopped) or (self._sound and not isinstance(error, StorageError)):
-                self._settle()
+            if isinstance(error, Stopped) or (self._consistent and not isinstance(error, StorageError)):
+                self._learn_complete_rounds()
                 self.listener.save(self)
             raise
         finally:
@@ -100,33 +113,46 @@ class Loop:
         """Whether every round is learned and the last evaluation is done."""
         return self.settled == self.plan.rounds
 
+    def _finish(self) -> None:
+        """Learn what is left, evaluate the final weights and save.
+
+        By round, the version that the next round would be played with stays published: a run that is extended goes on
+        with it, as if it had been planned that long.
+        """
+        self._learn(self.plan.rounds)
+        self._publish(self.plan.rounds if self.free else max(0, self.plan.rounds - self.plan.lag))
+        if not self.finished:
+            self._evaluate(self._held[-1] if self._held else self.published)
+            self.settled = self.rounds
+            self.listener.save(self)
+
     def _hand_out_a_round(self) -> None:
-        """Round k is played with version k - lag: publish it, then hand the round out."""
+        """Publish version k - lag, then hand out round k."""
         if self._out:
             return
         version = max(0, self.rounds - self.plan.lag)
         self._learn(version)
         self._publish(version)
-        self._attend()
+        self._settle()
         self._send(self.plan.episodes_after(self.rounds + 1) - self.plan.episodes_after(self.rounds))
         with self._learning():
             self.trainers.work()
 
     def _hand_out_freely(self) -> None:
-        """Publish what is learned, then hand out whatever there is a free hand for."""
+        """Publish what is learned, then hand out tasks for every collector that has capacity."""
         with self._learning():
             self.trainers.work()
         self._learn(self.trainers.version)
         self._publish(self.trainers.version)
-        self._attend()
+        self._settle()
         if not self._send(self._wanted()) and not self._out:
-            self._learn(self.trainers.version + 1)  # nobody plays: everything waits for the learners
+            self._learn(self.trainers.version + 1)  # nothing is being played: wait for the learners
 
     def _wanted(self) -> int:
-        """How many more episodes may be out: as many as can be played, unless learning is far behind."""
+        """How many more episodes to hand out: to full capacity, unless learning is far behind."""
         unlearned = self._next - len(self._again) - self.plan.episodes_after(self.trainers.version)
         size, capacity = self.plan.round_episodes, self.collectors.capacity()
-        most = capacity + ROUNDS_AHEAD * size
+        most = capacity + MAX_ROUNDS_AHEAD * size
         if self.plan.on_lag == "wait":
             each = self.trainers.versions_after(self.rounds + 1) - self.trainers.versions_after(self.rounds)
             most = min(most, (self.max_lag // max(each, 1) + 1) * size)
@@ -140,7 +166,7 @@ class Loop:
         self._arrived.append(delivery)
 
     def _recv(self) -> Delivery:
-        """What is ready first; whatever failed is played again, or another in its place."""
+        """The next delivery. Failed tasks are handed out again, or replaced as the failure log decides."""
         while True:
             delivery = self.collectors.recv(RECV_TIMEOUT_S)
             if delivery.failure is None:
@@ -156,14 +182,14 @@ class Loop:
 
     @contextmanager
     def _learning(self) -> Iterator[None]:
-        """What is raised in here leaves learners in the middle of something: not to be saved."""
-        self._sound = False
+        """An error raised in here leaves learners in the middle of an update: their state must not be saved."""
+        self._consistent = False
         yield
-        self._sound = True
+        self._consistent = True
 
     def _take(self) -> None:
-        """Give the learners what has arrived, as long as nobody still playing comes too late by it."""
-        while self._arrived and self._nobody_too_late():
+        """Give arrived deliveries to the learners, unless an episode still being played would exceed the lag by it."""
+        while self._arrived and self._keeps_the_lag():
             delivery = self._arrived.popleft()
             if self._is_too_late(delivery):
                 self.dropped += delivery.episodes
@@ -178,17 +204,19 @@ class Loop:
                     self._partial.clear()
             self.rounds = self.trainers.taken
 
-    def _nobody_too_late(self) -> bool:
+    def _keeps_the_lag(self) -> bool:
+        """The bound on policy lag, `on_lag: wait`: learning one more round must not make an actor's weights too old."""
         oldest = self.collectors.oldest() if self.free and self.plan.on_lag == "wait" else None
         return oldest is None or self.trainers.versions_after(self.rounds + 1) - oldest <= self.max_lag
 
     def _is_too_late(self, delivery: Delivery) -> bool:
+        """The bound on policy lag, `on_lag: drop`: episodes played with weights that are too old are played again."""
         if not self.free or self.plan.on_lag == "wait":
             return False
         return self.trainers.versions_after(self.rounds) - delivery.oldest > self.max_lag
 
     def _learn(self, version: int) -> None:
-        """Have at least so many rounds learned; by round, what is learned sooner waits until it is its turn."""
+        """Wait until `version` is learned. By round, later versions are held back until it is their turn."""
         with self._learning():
             self._learned.extend(self.trainers.poll(version))
         while self._learned and (self.free or self._learned[0].version <= version):
@@ -198,44 +226,43 @@ class Loop:
 
     def _publish(self, version: int) -> None:
         while self._held and self._held[0].version <= version:
-            self._act_on(self._held.popleft())
+            self._publish_update(self._held.popleft())
 
-    def _act_on(self, update: Update) -> None:
+    def _publish_update(self, update: Update) -> None:
         self.published = update
         if update.rows is not None:
             self.collectors.publish(update.rows, self.trainers.versions_after(update.version))
 
-    def _attend(self) -> None:
-        """After a round: stop if asked to, evaluate and save if it is time."""
+    def _settle(self) -> None:
+        """After a round: stop if asked to, evaluate and save if they are due."""
         self.stop()
         if self.settled == self.rounds:
             return
-        saving = self._due(self.plan.checkpoint_every) or self._overdue()
-        if self._due(self.plan.evaluate_every):
-            self._evaluate()
+        saving = self._is_due(self.plan.checkpoint_every) or self._is_overdue()
+        if self._is_due(self.plan.evaluate_every):
+            self._evaluate(self.published)
         self.settled = self.rounds
         if saving:
-            self._settle()
+            self._learn_complete_rounds()
             self.listener.save(self)
             self._saved_at = time.monotonic()
 
-    def _overdue(self) -> bool:
+    def _is_overdue(self) -> bool:
         return time.monotonic() - self._saved_at >= self.plan.checkpoint_every_s
 
-    def _settle(self) -> None:
-        """Have every whole round learned, so that the books and the learners agree."""
+    def _learn_complete_rounds(self) -> None:
+        """Have every complete round learned, so that counters and learners agree."""
         self._learn(self.rounds)
         if self.free:
             self._publish(self.rounds)
 
-    def _due(self, every: int) -> bool:
-        """Whether a multiple of `every` episodes was crossed since it was last looked at."""
+    def _is_due(self, every: int) -> bool:
+        """Whether a multiple of `every` episodes was crossed since the last settled round."""
         before, now = self.plan.episodes_after(self.settled), self.plan.episodes_after(self.rounds)
         return bool(every) and before // every < now // every
 
-    def _evaluate(self) -> None:
-        """Put the published weights to the test; what others finish meanwhile is kept for the learners."""
-        acting = self.published
+    def _evaluate(self, acting: Update) -> None:
+        """Play evaluation episodes with these weights; training episodes that finish meanwhile are kept."""
         rows = self.trainers.rows() if acting.rows is None else acting.rows
         self.collectors.publish(rows, acting.version, Purpose.EVALUATE)
         missing, first = self.plan.evaluate_episodes, 0
@@ -256,7 +283,7 @@ class Loop:
         self.listener.evaluated(self.rounds, Update(acting.version, rows), results)
 
     def _send(self, count: int) -> bool:
-        """Hand out up to `count` more episodes in tasks of neighbouring worlds; whether there were any."""
+        """Hand out up to `count` more episodes, in tasks of neighbouring worlds; returns whether there were any."""
         most, worlds = self.collectors.task_episodes(), self.plan.worlds
         sent = False
         while count > 0:
@@ -273,17 +300,21 @@ class Loop:
             self._out, count, sent = self._out + len(episodes), count - len(episodes), True
         return sent
 
-    @property
-    def unfinished(self) -> list[int]:
-        """Episodes handed out that no whole round has yet: to be played again should we stop here."""
-        return sorted(self._pending)
+    def state(self) -> LoopState:
+        """Where the loop stands. Unfinished episodes were handed out and are in no complete round: to be played again."""
+        return LoopState(
+            rounds=self.rounds,
+            settled=self.settled,
+            published=self.published.version,
+            unfinished=sorted(self._pending),
+            dropped=self.dropped,
+        )
 
-    def resume(self, rounds: int, settled: int, published: Update, unfinished: Sequence[int] = ()) -> None:
-        """Go on after `rounds` whole rounds with what was published then."""
-        self.rounds = rounds
-        self.settled = settled
+    def restore(self, state: LoopState, published: Update) -> None:
+        """Continue from `state`; `published` are the weights that were published then."""
+        self.rounds, self.settled, self.dropped = state.rounds, state.settled, state.dropped
         self.published = published
-        self._again.extend(unfinished)
+        self._again.extend(state.unfinished)
         self._pending.update(self._again)
         if self.trainers.version > published.version:
             self._held.append(Update(self.trainers.version, self.trainers.rows()))

@@ -8,8 +8,8 @@ import json
 import os
 import shutil
 import stat
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Mapping
+from contextlib import suppress
 from io import BufferedReader
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,9 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from remuda.core.errors import CheckpointError, StorageError, first_line
+from remuda.runs.storage import storage_reason
 
-FORMAT = 1
+FORMAT = 2
 INDEX = "checkpoint.json"
 CHECKPOINTS = "checkpoints"
 """The directory of a run in which they lie, named by their episodes."""
@@ -55,32 +56,6 @@ def write(path: Path, files: Mapping[str, Arrays], facts: Mapping[str, Any]) -> 
     except (OSError, SafetensorError) as error:
         shutil.rmtree(draft, ignore_errors=True)
         raise StorageError(_storage_sentence(path, error)) from error
-
-
-class Writer:
-    """Writes in the background, one thing after the other, so that nobody waits for the disk."""
-
-    def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(1, "save")
-        self._under_way: Future[None] | None = None
-
-    def do(self, work: Callable[[], None]) -> None:
-        """Begin once the last is done; what that raised is raised here."""
-        self.wait()
-        self._under_way = self._pool.submit(work)
-
-    def wait(self) -> None:
-        """Until everything is on disk."""
-        under_way, self._under_way = self._under_way, None
-        if under_way is not None:
-            under_way.result()
-
-    def close(self) -> None:
-        """Wait, and end the thread."""
-        try:
-            self.wait()
-        finally:
-            self._pool.shutdown()
 
 
 def _put(draft: Path, path: Path) -> None:
@@ -117,12 +92,6 @@ def _digest(content: Mapping[str, Any]) -> str:
 
 def _storage_sentence(path: Path, error: Exception) -> str:
     return f"checkpoint {path} could not be written ({storage_reason(error)}); earlier checkpoints are untouched"
-
-
-def storage_reason(error: Exception) -> str:
-    """Why the disk refused, in a few words."""
-    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-    return "the disk is full" if full or "No space left" in str(error) else str(error)
 
 
 def read_index(path: Path) -> dict[str, Any]:
@@ -208,7 +177,17 @@ def newest_learner_state(folder: Path) -> tuple[int, dict[str, NDArray[Any]]]:
     path = newest(folder)
     if path is None:
         return 0, {}
-    return int(read_index(path)["rounds"]), read(path, "learner")
+    return int(read_index(path)["loop"]["rounds"]), read(path, "learner")
+
+
+def remove(folder: Path) -> None:
+    """Delete a checkpoint, its index first so that half of one is never taken for a whole."""
+    if not folder.is_dir():  # something else has its name
+        folder.unlink()
+        return
+    with suppress(OSError):
+        (folder / INDEX).unlink()
+    shutil.rmtree(folder)
 
 
 def where(path: Path) -> Path:

@@ -1,8 +1,8 @@
-"""What goes wrong in a run and what is done about it; the same on every engine.
+"""The failure log of a run: what went wrong, and what is done about it; the same on every engine.
 
-An episode that raises, or whose worker dies or hangs over it, is written down and played again, alone. One
-that fails three times is set aside, and another is played in its place: it has the same world and a number
-beyond the plan's, so that every engine chooses the same one. Too many failures end the run, after saving.
+An episode that raises, or whose worker dies or hangs, is written down and played again, alone. An episode that fails
+three times is given up and another one is played in its world, with a number that every engine chooses alike. Too many
+failures end the run, after saving.
 """
 
 from __future__ import annotations
@@ -24,93 +24,126 @@ from remuda.core.failures import SkippedUpdates, TaskFailure
 from remuda.core.fragment import Purpose
 from remuda.core.options import Options
 from remuda.core.plan import Plan
+from remuda.core.saved_state import SavedState
 from remuda.core.task import InvalidSample, Task
 
 FAILURES = "failures"
-"""The directory of a run with one file of facts and one of actions for every failure."""
-ATTEMPTS = 3
-"""Times an episode is played before it is set aside."""
-FEWEST = 10
-"""Failures that end no run, unless its plan allows none at all."""
-LAPSES = 3
+"""The folder of a run with a JSON file and a file of actions for every failure."""
+MAX_ATTEMPTS = 3
+"""Times an episode is played before it is given up."""
+MIN_FAILURES = 10
+"""A run with fewer failures is never ended because of their share, unless its plan allows none at all."""
+MAX_FAILED_ROUNDS = 3
 """Rounds in a row that a learner may fail to learn before the run ends."""
+SUBSTITUTE = 1 << 40
+"""Episodes from this number on stand in for episodes that were given up; no plan is that long."""
+
+
+class FailureState(SavedState):
+    """The part of the state of training that belongs to the failure log."""
+
+    played: int = Field(0, ge=0)
+    failures: int = Field(0, ge=0)
+    given_up: list[int] = []
+    invalid_episodes: int = Field(0, ge=0)
+    updates_skipped: int = Field(0, ge=0)
+    attempts: list[tuple[str, int, int]] = []  # purpose, episode, how often it failed
+    first: str | None = None
+    reported: dict[str, int] = {}
+    failed_rounds: list[tuple[int, int, int]] = []  # agents first … last-1, rounds in a row
 
 
 class FailureLog:
-    """Keeps account of failures: writes them down, decides what is played instead, and when it is enough."""
+    """Counts failures, writes them down, and decides what is played instead and when the run has to end."""
 
     def __init__(self, plan: Plan, folder: Path, say: Callable[[str], None]) -> None:
         self.plan, self.folder, self.say = plan, folder / FAILURES, say
-        self.played = 0  # episodes
-        self.failures = 0
-        self.set_aside: list[int] = []  # episodes of training
-        self.invalid_samples = 0  # episodes of an agent that it does not learn from
-        self.skipped_updates = 0  # updates left out
+        self.played = 0  # episodes played to their end
+        self.failures = 0  # tasks that failed
+        self.given_up: list[int] = []  # training episodes that failed too often
+        self.invalid_episodes = 0  # episodes of one agent that it does not learn from
+        self.updates_skipped = 0
         self._attempts: Counter[tuple[Purpose, int]] = Counter()
-        self._first: str | None = None  # failure
-        self._told: Counter[str] = Counter()
-        self._in_a_row: Counter[tuple[int, int]] = Counter()  # rounds that agents failed to learn
+        self._first: str | None = None  # the first failure, in a sentence
+        self._reported: Counter[str] = Counter()  # by kind
+        self._failed_rounds: Counter[tuple[int, int]] = Counter()  # rounds in a row that agents failed to learn
+
+    def state(self) -> FailureState:
+        """Everything that later decisions and the result depend on."""
+        return FailureState(
+            played=self.played,
+            failures=self.failures,
+            given_up=self.given_up.copy(),
+            invalid_episodes=self.invalid_episodes,
+            updates_skipped=self.updates_skipped,
+            attempts=[(str(purpose), episode, count) for (purpose, episode), count in self._attempts.items()],
+            first=self._first,
+            reported=dict(self._reported),
+            failed_rounds=[(first, last, rounds) for (first, last), rounds in self._failed_rounds.items()],
+        )
+
+    def restore(self, state: FailureState) -> None:
+        """Go on from `state`."""
+        self.played, self.failures, self.given_up = state.played, state.failures, list(state.given_up)
+        self.invalid_episodes, self.updates_skipped = state.invalid_episodes, state.updates_skipped
+        self._attempts = Counter({(Purpose(purpose), episode): count for purpose, episode, count in state.attempts})
+        self._first, self._reported = state.first, Counter(state.reported)
+        self._failed_rounds = Counter({(first, last): rounds for first, last, rounds in state.failed_rounds})
 
     def count(self, episodes: int, invalid_samples: Iterable[InvalidSample]) -> None:
-        """Episodes were played to the end, some of them with numbers nobody can learn from."""
+        """Count episodes that were played to their end, and the invalid samples that were removed from them."""
         self.played += episodes
-        for invalid_sample in invalid_samples:
-            self.invalid_samples += 1
-            self._say_seldom(
-                "flaw",
-                f"{invalid_sample}: agent {invalid_sample.agent} learns nothing from this episode, the others do",
-            )
+        for sample in invalid_samples:
+            self.invalid_episodes += 1
+            self._report("invalid sample", f"{sample}: agent {sample.agent} does not learn from this episode")
 
     def record(self, failure: TaskFailure) -> list[int]:
-        """Write a failure down; returns the episodes to play for those of its task, one by one."""
+        """Write a failure down; returns the episodes to play instead of those of its task, one by one."""
         self.failures += 1
         task, number = failure.task, self._write(failure)
-        told = f"{failure.what}; `remuda replay {self.folder.parent} --failure {number}` plays it again"
-        self._first = self._first or told
-        self._say_seldom("failure", f"failure {number}: {told}")
-        most = self.plan.max_failures
-        if self.failures > most * (self.failures + self.played) and self.failures >= (FEWEST if most else 1):
+        text = f"{failure.what}; `remuda replay {self.folder.parent} --failure {number}` plays it again"
+        self._first = self._first or text
+        self._report("failure", f"failure {number}: {text}")
+        share = self.plan.max_failures
+        if self.failures > share * (self.failures + self.played) and self.failures >= (MIN_FAILURES if share else 1):
             raise GameError(
-                f"{self.failures} failures beside {self.played} episodes played to their end are more than "
-                f"max_failures={most} allows; the first: {self._first}"
+                f"{self.failures} failures and {self.played} episodes played to their end: more failures than "
+                f"max_failures={share} allows; the first: {self._first}"
             )
-        return [self._next_try(task.purpose, episode) for episode in task.episodes]
+        return [self._next_attempt(task.purpose, episode) for episode in task.episodes]
 
-    def _next_try(self, purpose: Purpose, episode: int) -> int:
+    def _next_attempt(self, purpose: Purpose, episode: int) -> int:
+        """The episode again, or the one that stands in for it once it failed too often."""
         self._attempts[purpose, episode] += 1
-        if self._attempts[purpose, episode] < ATTEMPTS:
+        if self._attempts[purpose, episode] < MAX_ATTEMPTS:
             return episode
-        other = episode + self._beyond()
+        # The same world, and a number that every engine chooses alike.
+        other = episode + -(-SUBSTITUTE // self.plan.worlds) * self.plan.worlds
         if purpose is Purpose.TRAIN:
-            self.set_aside.append(episode)
-        self.say(f"{purpose} episode {episode} failed {ATTEMPTS} times: set aside, episode {other} is played instead")
+            self.given_up.append(episode)
+        self.say(f"{purpose} episode {episode} failed {MAX_ATTEMPTS} times: given up, episode {other} replaces it")
         return other
 
-    def _beyond(self) -> int:
-        """A number of episodes that leads past all planned ones, to the same world."""
-        most = max(self.plan.total_episodes, self.plan.evaluate_episodes)
-        return -(-most // self.plan.worlds) * self.plan.worlds
-
     def note_skipped_updates(self, skipped_updates: Sequence[SkippedUpdates]) -> None:
-        """Updates left out in a round; a learner that fails round after round ends the run."""
+        """Count the updates that learners skipped in a round; a learner that fails round after round ends the run."""
         raised = {skipped.agents: skipped for skipped in skipped_updates if skipped.trace}
-        self._in_a_row = Counter({agents: self._in_a_row[agents] + 1 for agents in raised})
+        self._failed_rounds = Counter({agents: self._failed_rounds[agents] + 1 for agents in raised})
         for skipped in skipped_updates:
-            self.skipped_updates += skipped.updates
-            self._say_seldom("lapse", str(skipped) + (f"\n{skipped.trace}" if skipped.trace else ""))
+            self.updates_skipped += skipped.updates
+            self._report("skipped update", str(skipped) + (f"\n{skipped.trace}" if skipped.trace else ""))
         for agents, skipped in raised.items():
-            if self._in_a_row[agents] >= LAPSES:
-                raise LearnerError(f"{skipped}; so it went for {LAPSES} rounds\n{skipped.trace}")
+            if self._failed_rounds[agents] >= MAX_FAILED_ROUNDS:
+                raise LearnerError(f"{skipped}; this was round {MAX_FAILED_ROUNDS} in a row\n{skipped.trace}")
 
-    def _say_seldom(self, kind: str, text: str) -> None:
-        """The first of its kind, the second, the fourth, the eighth …: a night of them must still be readable."""
-        self._told[kind] += 1
-        count = self._told[kind]
+    def _report(self, kind: str, text: str) -> None:
+        """Say the first of a kind, the second, the fourth, the eighth …: the log of a long run stays readable."""
+        self._reported[kind] += 1
+        count = self._reported[kind]
         if count & (count - 1) == 0:
             self.say(text if count == 1 else f"{text} ({count} of this kind so far)")
 
     def _write(self, failure: TaskFailure) -> int:
-        """Keep what it takes to play it again; a disk that is full must not end the run over it."""
+        """Write what it takes to play the task again; a full disk does not end the run here. Returns its number."""
         task = failure.task
         try:
             self.folder.mkdir(exist_ok=True)
@@ -123,13 +156,13 @@ class FailureLog:
             save_file({str(g): own for g, own in enumerate(failure.actions)}, self.folder / f"{number:04d}.safetensors")
             (self.folder / f"{number:04d}.json").write_text(facts.model_dump_json(indent=1), encoding="utf-8")
         except (OSError, SafetensorError) as error:
-            self.say(f"a failure could not be written down: {error}")
+            self.say(f"a failure could not be written to disk: {error}")
             return self.failures
         return number
 
 
 class FailureRecord(Options):
-    """A failure as it is kept."""
+    """A failure as it is written to disk."""
 
     purpose: Purpose
     exploration: float | None
@@ -143,17 +176,17 @@ class FailureRecord(Options):
 
     @property
     def task(self) -> Task:
-        """What was being played."""
+        """The task that failed."""
         return Task(tuple(self.episodes), self.purpose, self.exploration)
 
 
 def _numbers(folder: Path) -> list[int]:
-    """Of the failures in a folder."""
+    """Numbers of the failures in a folder."""
     return [int(path.stem) for path in folder.glob("[0-9]*.json") if path.stem.isascii() and path.stem.isdigit()]
 
 
 def read_failure(run: Path, number: int) -> tuple[FailureRecord, list[NDArray[np.int64]]]:
-    """The facts of failure `number` and its actions per group."""
+    """Failure `number` of a run, and its actions per group, (turns, worlds, agents)."""
     folder = run / FAILURES
     known = sorted(_numbers(folder))
     if number not in known:
@@ -161,7 +194,7 @@ def read_failure(run: Path, number: int) -> tuple[FailureRecord, list[NDArray[np
         raise RunError(f"{run} has no failure {number}: {has}")
     try:
         path = folder / f"{number:04d}.json"
-        record = FailureRecord.read(json.loads(path.read_text(encoding="utf-8")), "its facts")
+        record = FailureRecord.read(json.loads(path.read_text(encoding="utf-8")), "the failure")
         arrays: dict[str, Any] = load_file(path.with_suffix(".safetensors"))
         actions = [arrays[str(g)] for g in range(len(arrays))]
         if not all(0 <= episode < 2**63 for episode in record.episodes) or any(

@@ -1,4 +1,4 @@
-"""Pictures of a run: the learning curve as PNG, the herd at play as GIF."""
+"""The film of a run: the herd at play, as a GIF."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from remuda.core.errors import ConfigError, RunError
+from remuda.core.errors import RunError
 from remuda.core.fragment import Purpose
 from remuda.core.game import Game, make_game
 from remuda.core.policy import PolicyBinding
@@ -19,8 +19,6 @@ from remuda.games.registry import find_game
 from remuda.learners.herd import bind_policy
 from remuda.rollout.config import RolloutConfig
 from remuda.rollout.rollout import Rollout
-from remuda.runs.callbacks.progress import Progress
-from remuda.runs.curve import draw_curve
 from remuda.runs.frozen import load_frozen
 
 if TYPE_CHECKING:
@@ -29,18 +27,6 @@ if TYPE_CHECKING:
 
 FILM_PIXELS = 420
 FRAME_MS = 120
-
-
-def draw(run: Run, progress: Progress) -> None:
-    """Curve and film, into the run directory."""
-    curve = draw_curve(run)
-    progress.say(f"curve: {curve}")
-    try:
-        film = run.path / "herd.gif"
-        make_film(film, play(run, trained_bindings(run), 0))
-        progress.say(f"film:  {film}")
-    except ConfigError as error:
-        progress.say(f"no film: {error}")
 
 
 def trained_bindings(run: Run, name: str | None = None) -> list[PolicyBinding]:

@@ -1,21 +1,21 @@
-"""Keeps the books of a run: what was collected, learned, evaluated and saved."""
+"""The recorder of a run: turns what happens in the loop into rows, tells the callbacks, and writes checkpoints."""
 
 from __future__ import annotations
 
-import shutil
+import resource
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
-from remuda.core.errors import StorageError
 from remuda.core.fragment import Fragment
+from remuda.core.saved_state import SavedState
 from remuda.core.timeline import span
 from remuda.engines.context import EngineContext
 from remuda.engines.interfaces import Rows, TimeSpent, Update
@@ -23,21 +23,15 @@ from remuda.engines.loop import Loop
 from remuda.learners.herd import bind_policy, weights_sha256
 from remuda.learners.registry import LEARNERS
 from remuda.runs import checkpoint
-from remuda.runs.callbacks.progress import Progress
-from remuda.runs.callbacks.tables import CsvTable, keep_rounds
-from remuda.runs.callbacks.tensorboard import TensorBoard
+from remuda.runs.callbacks.base import Callback, Row, Training
 
-Row = dict[str, Any]
-SYSTEM = (
-    "round", "episodes", "wall_s", "lag_mean", "lag_max", "episodes_dropped", "versions_published",
-    "loop_waited_s", "collectors_waited_s", "learners_waited_s", "slots_used",
-    "collect_wall_s", "collect_cpu_s", "learn_wall_s", "learn_cpu_s",
-)  # fmt: skip
+Snapshot = Callable[[Loop], tuple[dict[str, checkpoint.Arrays], Row]]
+"""Takes the state of training: arrays by file, and the index."""
 
 
 @dataclass
 class EpisodeTotals:
-    """Sums over the episodes of one round, per group."""
+    """Sums over some episodes, per group."""
 
     episodes: int = 0
     steps: int = 0
@@ -45,7 +39,7 @@ class EpisodeTotals:
     metrics: list[NDArray[np.float64]] = field(default_factory=list)  # (agents, metrics)
 
     def add(self, fragments: Sequence[Fragment]) -> None:
-        """Count what one task brought."""
+        """Add the episodes of one delivery, one fragment per group."""
         if not self.returns:
             self.returns = [np.zeros(f.returns.shape[1]) for f in fragments]
             self.metrics = [np.zeros(f.metrics.shape[1:]) for f in fragments]
@@ -56,80 +50,162 @@ class EpisodeTotals:
             self.metrics[g] += fragment.metrics.sum(axis=0)
 
 
+class ProcessTotals(SavedState):
+    """What a worker used so far, over all starts of the run."""
+
+    peak_memory_bytes: int = Field(0, ge=0)
+    restarts: int = Field(0, ge=0)
+
+
+class RecorderState(SavedState):
+    """The part of the state of training that belongs to the recorder."""
+
+    agent_steps: int = Field(0, ge=0)
+    wall_s: float = Field(0.0, ge=0)
+    cpu_s: float = Field(0.0, ge=0)
+    peak_memory_bytes: int = Field(0, ge=0)
+    learn_wall_s: float = Field(0.0, ge=0)
+    learn_cpu_s: float = Field(0.0, ge=0)
+    best: float | None = None
+    evaluation: dict[str, Any] | None = None
+    processes: dict[str, ProcessTotals] = {}
+
+
+class BackgroundWriter:
+    """Does one piece of work after the other in a thread, so that training does not wait for the disk."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(1, "save")
+        self._under_way: Future[None] | None = None
+
+    def submit(self, work: Callable[[], None]) -> None:
+        """Start this once the last piece is done; an error of the last piece is raised here."""
+        self.wait()
+        self._under_way = self._pool.submit(work)
+
+    def wait(self) -> None:
+        """Wait until everything is on disk."""
+        under_way, self._under_way = self._under_way, None
+        if under_way is not None:
+            under_way.result()
+
+    def close(self) -> None:
+        """Wait, and end the thread."""
+        try:
+            self.wait()
+        finally:
+            self._pool.shutdown()
+
+
 class Recorder:
-    """Listens to the loop and writes the run directory."""
+    """Listens to the loop. Callbacks get rows; checkpoints are written in the background."""
 
     def __init__(
         self,
-        folder: Path,
         context: EngineContext,
-        progress: Progress,
-        callback: Callable[[list[Row]], bool | None] | None,
-        request_stop: Callable[[], None],
+        callbacks: Sequence[Callback],
+        request_stop: Callable[[str], None],
+        snapshot: Snapshot,
     ) -> None:
-        self.folder = folder
+        self.folder = context.folder
         self.plan, self.spec, self.parts = context.plan, context.spec, context.parts
         self.bindings = [bind_policy(part, context.plan, context.spec, context.device) for part in context.parts]
-        self.progress = progress
-        self.callback = callback
-        self.request_stop = request_stop
-        self.steps = 0
+        self.callbacks = callbacks
         self.learning = TimeSpent()
-        self.wall_before = 0.0
         self.best: float | None = None
         self.evaluation: Row | None = None
-        self._tallies: dict[int, EpisodeTotals] = {}
+        self.steps = 0
+        self._request_stop, self._snapshot = request_stop, snapshot
+        self._before = RecorderState()
+        self._totals: dict[int, EpisodeTotals] = {}  # by round
         self._lags_before: Counter[int] = Counter()
         self._began = time.perf_counter()
-        self._outputs: list[CsvTable | TensorBoard] = []
-        self._writer = checkpoint.Writer()
+        self._cpu_began = _cpu_s()
+        self._writer = BackgroundWriter()
+        self._started: list[Callback] = []
+        self.training: Training | None = None
 
-    def open(self, rounds: int, settled: int) -> None:
-        """Open the tables to go on after so many rounds; rows of later ones will be written again."""
-        games = [name for group in self.spec.groups for name in group.metrics]
-        own = list(dict.fromkeys(["return", *games]))
-        learned = [name for part in self.parts if part.learns for name in LEARNERS[part.player].metrics]
-        with storage(self.folder):
-            keep_rounds(self.folder / "metrics.csv", rounds)
-            keep_rounds(self.folder / "evaluations.csv", settled)
-            keep_rounds(self.folder / "system.csv", rounds)
-            self._system = CsvTable(self.folder / "system.csv", SYSTEM, keys=())
-            self._training = CsvTable(self.folder / "metrics.csv", list(dict.fromkeys([*own, *learned])))
-            self._testing = CsvTable(self.folder / "evaluations.csv", [*own, "return_se"])
-            later = self.plan.episodes_after(rounds) + 1
-            self._board = TensorBoard(self.folder / "tensorboard", purge_step=later if rounds else None)
-        self._outputs = [self._training, self._testing, self._system, self._board]
+    def start(self, rounds: int, settled: int) -> None:
+        """Tell the callbacks that training starts after so many rounds."""
+        of_game = dict.fromkeys(["return", *(name for group in self.spec.groups for name in group.metrics)])
+        of_learners = [name for part in self.parts if part.learns for name in LEARNERS[part.player].metrics]
+        self.training = Training(
+            config=self.plan,
+            path=self.folder,
+            rounds=rounds,
+            settled=settled,
+            metrics=list(dict.fromkeys([*of_game, *of_learners])),
+            evaluation_metrics=[*of_game, "return_se"],
+            stop=self._request_stop,
+        )
+        for callback in self.callbacks:
+            self._started.append(callback)  # also one that fails on the way has something to close
+            callback.start(self.training)
         self._began = time.perf_counter()
 
     @property
     def wall_s(self) -> float:
-        """Seconds of training, interruptions left out."""
-        return self.wall_before + time.perf_counter() - self._began
+        """Seconds of training, without interruptions."""
+        return self._before.wall_s + time.perf_counter() - self._began
+
+    def state(self, processes: dict[str, ProcessTotals]) -> RecorderState:
+        """Everything that later rows and the result depend on."""
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        return RecorderState(
+            agent_steps=self.steps,
+            wall_s=self.wall_s,
+            cpu_s=self._before.cpu_s + _cpu_s() - self._cpu_began,
+            peak_memory_bytes=max(self._before.peak_memory_bytes, peak),
+            learn_wall_s=self.learning.wall,
+            learn_cpu_s=self.learning.cpu,
+            best=self.best,
+            evaluation=self.evaluation,
+            processes={**self._before.processes, **{n: self._with_before(n, own) for n, own in processes.items()}},
+        )
+
+    def _with_before(self, name: str, own: ProcessTotals) -> ProcessTotals:
+        before = self._before.processes.get(name, ProcessTotals())
+        return ProcessTotals(
+            peak_memory_bytes=max(before.peak_memory_bytes, own.peak_memory_bytes),
+            restarts=before.restarts + own.restarts,
+        )
+
+    def restore(self, state: RecorderState, lags: Counter[int]) -> None:
+        """Go on from `state`; `lags` are those counted so far."""
+        self._before, self._lags_before = state, lags.copy()
+        self.steps, self.best, self.evaluation = state.agent_steps, state.best, state.evaluation
+        self.learning = TimeSpent(state.learn_wall_s, state.learn_cpu_s)
 
     def collected(self, round_: int, fragments: Sequence[Fragment]) -> None:
-        """Count episodes."""
-        tally = self._tallies.setdefault(round_, EpisodeTotals())
-        tally.add(fragments)
-        done = self.plan.episodes_after(round_ - 1) + tally.episodes
-        self.progress.played(done, self.steps + sum(t.steps for t in self._tallies.values()))
+        """Count the episodes."""
+        totals = self._totals.setdefault(round_, EpisodeTotals())
+        totals.add(fragments)
+        done = self.plan.episodes_after(round_ - 1) + totals.episodes
+        steps = self.steps + sum(own.steps for own in self._totals.values())
+        self._tell(lambda callback, training: callback.collected(training, done, steps))
 
     def learned(self, loop: Loop, update: Update) -> None:
-        """One row per agent: what the round brought and what was learned from it."""
-        tally = self._tallies.pop(update.version)
-        self.steps += tally.steps
+        """One row per agent: what the round brought, and what the learners report."""
+        totals = self._totals.pop(update.version)
+        self.steps += totals.steps
         self.learning.add(update.spent)
-        rows = self._rows(update.version, tally)
+        rows = self._rows(update.version, totals)
         for index, part in enumerate(self.parts):
             for name, values in update.metrics.get(index, {}).items():
                 for i, value in enumerate(values):
                     rows[part.herd_first + i][name] = float(value)
-        with storage(self.folder):
-            self._training.write(rows)
-            self._board.write("train", rows)
-            self._system.write([self._system_row(loop, update.version)])
-        self.progress.learned(rows, update.spent)
-        if self.callback is not None and self.callback(rows) is False:
-            self.request_stop()
+        system = self._system_row(loop, update.version)
+        self._tell(lambda callback, training: callback.learned(training, rows, system))
+
+    def _tell(self, tell: Callable[[Callback, Training], None]) -> None:
+        assert self.training is not None, "start() first"
+        for callback in self.callbacks:
+            tell(callback, self.training)
+
+    def failed(self, message: str) -> None:
+        """Tell the callbacks about a failure."""
+        if self.training is not None:
+            self._tell(lambda callback, training: callback.failed(training, message))
 
     def _system_row(self, loop: Loop, round_: int) -> Row:
         """How the engine is doing."""
@@ -155,7 +231,7 @@ class Recorder:
             "learn_cpu_s": self.learning.cpu,
         }
 
-    def _rows(self, round_: int, tally: EpisodeTotals) -> list[Row]:
+    def _rows(self, round_: int, totals: EpisodeTotals) -> list[Row]:
         rows: list[Row] = []
         players = [part.player for part in self.parts for _ in range(part.agents)]
         for g, group in enumerate(self.spec.groups):
@@ -168,19 +244,19 @@ class Recorder:
                     "group": group.name,
                     "agent": len(rows),
                     "player": players[len(rows)],
-                    "return": float(tally.returns[g][agent] / tally.episodes),
+                    "return": float(totals.returns[g][agent] / totals.episodes),
                 }
-                means = tally.metrics[g][agent] / tally.episodes
+                means = totals.metrics[g][agent] / totals.episodes
                 row.update({name: float(m) for name, m in zip(group.metrics, means, strict=True)})
                 rows.append(row)
         return rows
 
-    def evaluated(self, rounds: int, published: Update, results: Sequence[Sequence[Fragment]]) -> None:
-        """Write the scores down; keep the weights if they are the best so far."""
-        tally = EpisodeTotals()
+    def evaluated(self, rounds: int, acting: Update, results: Sequence[Sequence[Fragment]]) -> None:
+        """Report the scores; keep the weights if they are the best so far."""
+        totals = EpisodeTotals()
         for fragments in results:
-            tally.add(fragments)
-        rows = self._rows(rounds, tally)
+            totals.add(fragments)
+        rows = self._rows(rounds, totals)
         returns = [
             np.concatenate([fragments[g].returns for fragments in results])  # (episodes, agents)
             for g in range(len(self.spec.groups))
@@ -188,82 +264,45 @@ class Recorder:
         errors = np.concatenate([standard_error(r) for r in returns])
         for row, error in zip(rows, errors, strict=True):
             row["return_se"] = float(error)
-        with storage(self.folder):
-            self._testing.write(rows)
-            self._board.write("evaluate", rows)
         total = np.concatenate(returns, axis=1).sum(axis=1)
         self.evaluation = {
-            "episodes": tally.episodes,
+            "episodes": totals.episodes,
             "mean_return": [row["return"] for row in rows],
             "total_return": float(total.mean()),
-            "total_return_se": float(standard_error(total)),
+            "total_return_se": _number(standard_error(total)),
         }
-        self.progress.evaluated(self.evaluation)
+        scores = self.evaluation
+        self._tell(lambda callback, training: callback.evaluated(training, rows, scores))
         if np.isfinite(total.mean()) and (self.best is None or total.mean() > self.best):
             self.best = float(total.mean())
-            facts = {"version": published.version, "total_return": self.best, **self.identity()}
-            files = {"policy": self._named(published.rows or {})}
-            self._writer.do(lambda: checkpoint.write(self.folder / "best", files, facts))
+            index = {"version": acting.version, "total_return": self.best}
+            files = {"policy": self.named(acting.rows or {})}
+            self._writer.submit(lambda: checkpoint.write(self.folder / "best", files, index))
 
     def save(self, loop: Loop) -> None:
-        """Take a snapshot of the last whole round; it is written in the background, and the oldest is forgotten."""
+        """Take a snapshot of the last complete round; it is written in the background, and the oldest is removed."""
         self._writer.wait()
         with span("snapshot"):
-            files, facts = self._snapshot(loop)
+            files, index = self._snapshot(loop)
+        episodes = self.plan.episodes_after(loop.rounds)
 
         def write() -> None:
             with span("save"):
                 folder = self.folder / checkpoint.CHECKPOINTS
-                checkpoint.write(folder / f"{facts['episodes']:09d}", files, facts)
+                path = folder / f"{episodes:09d}"
+                checkpoint.write(path, files, index)
                 for old in sorted(folder.glob("[0-9]*"))[: -self.plan.keep_checkpoints]:
-                    remove(old)
-                self.progress.saved(facts["episodes"])
+                    checkpoint.remove(old)
+                self._tell(lambda callback, training: callback.saved(training, path, episodes))
 
-        self._writer.do(write)
-
-    def _snapshot(self, loop: Loop) -> tuple[dict[str, checkpoint.Arrays], Row]:
-        """Everything the next update depends on, in memory of its own."""
-        spent = loop.collectors.spent
-        facts = {
-            **self.identity(),
-            "rounds": loop.rounds,
-            "settled": loop.settled,
-            "episodes": self.plan.episodes_after(loop.rounds),
-            "version": loop.trainers.version,
-            "published": loop.published.version,
-            "agent_steps": self.steps,
-            "wall_s": self.wall_s,
-            "collect": [spent.wall, spent.cpu],
-            "learn": [self.learning.wall, self.learning.cpu],
-            "waited_s": loop.trainers.waited_s,
-            "unfinished": loop.unfinished,
-            "set_aside": loop.failure_log.set_aside.copy(),
-            "best": self.best,
-            "evaluation": self.evaluation,
-        }
-        files: dict[str, checkpoint.Arrays] = {
-            "learner": loop.trainers.state(),
-            "policy": self._named(loop.trainers.rows()),
-        }
-        acting = loop.published.rows
-        if loop.published.version != loop.trainers.version and acting is not None:
-            files["acting"] = {str(part): rows for part, rows in acting.items()}
-        return files, facts
-
-    def identity(self) -> Row:
-        """What a checkpoint must agree on to be of this run."""
-        return {
-            "game": self.plan.game,
-            "players": [part.player for part in self.parts],
-            "agents": self.spec.agents,
-        }
+        self._writer.submit(write)
 
     def load(self, rows: Rows) -> None:
-        """Hold these rows, for the fingerprint."""
+        """Hold these weights, for the fingerprint."""
         for part, own in rows.items():
             self.bindings[part].policy.load(own, 0)
 
-    def _named(self, rows: Rows) -> checkpoint.Arrays:
+    def named(self, rows: Rows) -> checkpoint.Arrays:
         """Weights of the learning agents, by agent and name."""
         return {
             f"{self.parts[part].herd_first + i}/{name}": array
@@ -277,39 +316,37 @@ class Recorder:
         return weights_sha256(binding.policy for binding in self.bindings)
 
     def wait(self) -> None:
-        """Until everything that was saved is on disk."""
+        """Wait until everything that was saved is on disk."""
         self._writer.wait()
 
+    def end(self, result: Row | None) -> None:
+        """Tell every callback that was started that training ended."""
+        started, self._started = self._started, []
+        for callback in started:
+            assert self.training is not None
+            callback.end(self.training, result)
+
     def close(self) -> None:
-        """Close every file; what a full disk did not take is lost anyway."""
-        self._writer.close()
-        for output in self._outputs:
-            with suppress(OSError):
-                output.close()
+        """End the thread, and the callbacks if they were not told yet."""
+        try:
+            self._writer.close()
+        finally:
+            self.end(None)
 
 
-@contextmanager
-def storage(folder: Path) -> Iterator[None]:
-    """Turn what the disk says into a sentence."""
-    try:
-        yield
-    except OSError as error:
-        raise StorageError(f"{folder} could not be written ({checkpoint.storage_reason(error)})") from error
+def _cpu_s() -> float:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+def _number(value: NDArray[np.float64]) -> float | None:
+    """For JSON, which has no nan."""
+    return float(value) if np.isfinite(value) else None
 
 
 def standard_error(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Of the mean along the first axis; nan for a single value."""
+    """The standard error of the mean along the first axis; nan for a single value."""
     if len(values) < 2:
         return np.full(values.shape[1:], np.nan)
     error: NDArray[np.float64] = np.asarray(values.std(axis=0, ddof=1) / np.sqrt(len(values)))
     return error
-
-
-def remove(folder: Path) -> None:
-    """Delete a checkpoint, its index first so that half of one is never taken for a whole."""
-    if not folder.is_dir():  # nor ever was one
-        folder.unlink()
-        return
-    with suppress(OSError):
-        (folder / checkpoint.INDEX).unlink()
-    shutil.rmtree(folder)

@@ -24,8 +24,8 @@ from remuda.core.yamlfile import read_yaml
 from remuda.learners.herd import FrozenPolicy, Part, assign
 from remuda.learners.registry import LEARNERS, learner_options
 from remuda.runs import checkpoint
+from remuda.runs.callbacks.base import Row
 from remuda.runs.callbacks.tables import Table, read_table
-from remuda.runs.recorder import Row
 from remuda.runs.settings import complete, spec_of
 
 CONFIG = "config.yaml"
@@ -34,6 +34,9 @@ RESULT = "result.json"
 
 class Run:
     """A run directory, for reading."""
+
+    stopped_by: int | None = None
+    """The signal that stopped the training this object was returned by."""
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)

@@ -218,7 +218,7 @@ def test_another_engine_plays_what_is_left(tmp_path: Path, undisturbed: Any, bef
     plan = {**settings("free executor", "iqn"), "engine": before, "n_workers": 4, "episodes_per_update": 3}
     plan |= {"turn_limit_s": 120.0, "update_limit_s": 120.0}  # nothing is to happen here
     out = tmp_path / "run"
-    stopped = remuda.train("chaos:CHAOTIC", out=out, quiet=True, callback=lambda rows: rows[0]["round"] < 9, **plan)
+    stopped = remuda.train("chaos:CHAOTIC", out=out, quiet=True, callbacks=[lambda rows: rows[0]["round"] < 9], **plan)
     assert not stopped.result["finished"]
     run = remuda.resume(out, engine=after, n_workers=2, quiet=True)
     assert run.result["finished"]

@@ -47,7 +47,9 @@ def faulty(tmp_path: Path) -> Callable[..., remuda.Run]:
 
     def train(name: str = "run", quiet: bool = True, callback: Any = None, **changes: Any) -> remuda.Run:
         settings = {**PLAN, **SHORT, **changes}
-        return remuda.train("fault_games:FAULTY", out=tmp_path / name, quiet=quiet, callback=callback, **settings)
+        return remuda.train(
+            "fault_games:FAULTY", out=tmp_path / name, quiet=quiet, callbacks=[callback] if callback else [], **settings
+        )
 
     return train
 
@@ -203,7 +205,7 @@ def test_stopping_before_the_workers_are_ready(
     run = faulty(**ENGINES[engine])
     assert (run.result["finished"], run.result["episodes"]) == (False, 0)
     assert_no_worker_is_left()
-    remuda.resume(run.path, quiet=True, callback=lambda rows: rows[0]["round"] < 3)
+    remuda.resume(run.path, quiet=True, callbacks=[lambda rows: rows[0]["round"] < 3])
     stopped = run.result
     assert 12 <= stopped["episodes"] < SHORT["total_episodes"]
     monkeypatch.setattr(WorkerPool, "_begin", interrupted)

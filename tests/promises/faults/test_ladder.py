@@ -181,7 +181,9 @@ def test_an_exception_of_the_caller_is_passed_on_and_the_run_can_be_resumed(trai
             raise KeyError("a bug of the caller's")
 
     with pytest.raises(KeyError):
-        remuda.train("test_ladder:UNLUCKY", out=tmp_path / "run", quiet=True, callback=callback, what="nothing", **PLAN)
+        remuda.train(
+            "test_ladder:UNLUCKY", out=tmp_path / "run", quiet=True, callbacks=[callback], what="nothing", **PLAN
+        )
     resumed = remuda.resume(tmp_path / "run", quiet=True)
     assert resumed.result["weights_sha256"] == train("whole", what="nothing").result["weights_sha256"]
 

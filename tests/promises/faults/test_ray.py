@@ -46,7 +46,9 @@ def faulty(tmp_path: Path, ray_here: None) -> Callable[..., remuda.Run]:
 
     def train(name: str = "run", callback: Any = None, **changes: Any) -> remuda.Run:
         settings = {**SHORT, **changes}
-        return remuda.train("fault_games:FAULTY", out=tmp_path / name, quiet=True, callback=callback, **settings)
+        return remuda.train(
+            "fault_games:FAULTY", out=tmp_path / name, quiet=True, callbacks=[callback] if callback else [], **settings
+        )
 
     return train
 

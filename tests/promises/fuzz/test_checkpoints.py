@@ -45,7 +45,7 @@ def last_round(rows: list[dict[str, Any]]) -> bool:
 def half(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that was stopped half-way; nobody may alter it."""
     out = tmp_path_factory.mktemp("half") / "run"
-    remuda.train("remuda.testing:UNEQUAL", out=out, quiet=True, callback=lambda rows: rows[0]["round"] < 3, **PLAN)
+    remuda.train("remuda.testing:UNEQUAL", out=out, quiet=True, callbacks=[lambda rows: rows[0]["round"] < 3], **PLAN)
     assert [path.name for path in remuda.Run(out).checkpoints()] == [NEWEST, OLDER, "000000002"]
     assert {path.name for path in (out / CHECKPOINTS / NEWEST).iterdir()} == set(FILES)
     return out
@@ -94,7 +94,7 @@ def index_of(run: Path) -> dict[str, Any]:
 def resume(run: Path, name: str | None = None) -> str | None:
     """What is said if going on for a round is refused; then nothing may have been altered."""
     before = listing(run / CHECKPOINTS)
-    refused = refusal(lambda: remuda.resume(run, checkpoint_name=name, quiet=True, callback=last_round))
+    refused = refusal(lambda: remuda.resume(run, checkpoint_name=name, quiet=True, callbacks=[last_round]))
     assert refused is None or listing(run / CHECKPOINTS) == before, "a refused checkpoint changed the run"
     return refused
 

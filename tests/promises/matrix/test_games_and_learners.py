@@ -50,7 +50,7 @@ def test_nothing_is_left_out() -> None:
 
 def train(out: Path, game: str, learner: str, callback: Any = None, **settings: Any) -> remuda.Run:
     plan = {**PLAN, **GAMES[game], **TUNED[learner], **settings}
-    return remuda.train(game, out=out, quiet=True, learner=learner, callback=callback, **plan)
+    return remuda.train(game, out=out, quiet=True, learner=learner, callbacks=[callback] if callback else [], **plan)
 
 
 @pytest.fixture(scope="module")

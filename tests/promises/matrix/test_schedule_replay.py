@@ -43,7 +43,7 @@ def test_a_run_that_was_stopped_and_resumed_too(logged: Any, name: str) -> None:
     """What was logged after the checkpoint is taken back, and logged again as it then went."""
     run = logged(**PLANS[name], callback=lambda rows: rows[0]["round"] < 4)
     assert not run.result["finished"]
-    stopped = remuda.resume(run.path, quiet=True, callback=lambda rows: rows[0]["round"] < 6)
+    stopped = remuda.resume(run.path, quiet=True, callbacks=[lambda rows: rows[0]["round"] < 6])
     assert not stopped.result["finished"]
     with (run.path / "schedule.jsonl").open("a") as file:
         file.write('{"saved": 1000}\n')  # as if it had died while it wrote a checkpoint

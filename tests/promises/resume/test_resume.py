@@ -70,7 +70,7 @@ def test_stopping_again_and_again(trained: Any, train: Any, books: Any, lag: int
     run = train(callback=stop_at(1), lag=lag, **TESTED)
     while not run.result["finished"]:
         at = run.result["episodes"] // 3
-        run = remuda.resume(run.path, callback=stop_at(at + 1), quiet=True)
+        run = remuda.resume(run.path, callbacks=[stop_at(at + 1)], quiet=True)
         assert run.result["finished"] or run.result["episodes"] > at * 3, "no progress"
     assert run.result["weights_sha256"] == whole.result["weights_sha256"]
 
@@ -301,6 +301,6 @@ def test_going_back_leaves_no_later_checkpoint_behind(trained: Any, copy_of: Any
     """A stop after going back must not be followed by a resume from the future that was given up."""
     whole = trained(**TESTED)
     run = copy_of(whole)
-    remuda.resume(run.path, checkpoint_name="000000003", callback=stop_at(2), quiet=True)
+    remuda.resume(run.path, checkpoint_name="000000003", callbacks=[stop_at(2)], quiet=True)
     assert [path.name for path in run.checkpoints()] == ["000000006", "000000003"]
     assert_same(remuda.resume(run.path, quiet=True), whole, books)

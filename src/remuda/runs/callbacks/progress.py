@@ -16,15 +16,15 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bar
 from rich.table import Table
 
-from remuda.engines.interfaces import TimeSpent
+from remuda.runs.callbacks.base import Callback, Row, Training
 
 LINE_EVERY_S = 5.0
-MOST_AGENTS = 12
+MAX_AGENTS = 12
 """Agents the panel lists one by one; the rest are summed up."""
 
 
-class Progress:
-    """Shows a run on the console and keeps a log of what it said."""
+class Progress(Callback):
+    """Shows a run on the console, and writes what it shows to console.log."""
 
     def __init__(self, total_episodes: int, done: int = 0, log: Path | None = None, quiet: bool = False) -> None:
         self.console = Console(stderr=True, quiet=quiet, soft_wrap=True)
@@ -38,10 +38,11 @@ class Progress:
         self._live: Live | None = None
         self._began = self._last_line = time.perf_counter()
         self._learn_s = 0.0
+        self._learn_before: float | None = None
         self._first_steps: int | None = None
         self._steps = 0
         self._rows: Sequence[Mapping[str, Any]] = ()
-        self._tested = ""
+        self._evaluation = ""
 
     def __enter__(self) -> Self:
         if self.console.is_terminal and not self.console.quiet:
@@ -60,7 +61,7 @@ class Progress:
                 self._log.close()
 
     def say(self, text: str) -> None:
-        """A line for the person and for the log."""
+        """Show a line and write it to the log."""
         self._print(text)
         self._note(text)
 
@@ -69,7 +70,7 @@ class Progress:
             self.console.print(text, markup=False, highlight=False)
 
     def shout(self, text: str) -> None:
-        """A line from a signal handler: past the console and the log, which it may have interrupted."""
+        """Show a line from a signal handler: written directly, since the handler may have interrupted the console."""
         line = f"{text}\n".encode()
         with suppress(OSError):
             if self._log is not None:
@@ -83,19 +84,21 @@ class Progress:
                 self._log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
                 self._log.flush()
 
-    def played(self, episodes: int, steps: int) -> None:
-        """Episodes were collected."""
+    def collected(self, training: Training, episodes: int, agent_steps: int) -> None:
+        """Move the bar."""
         if self._first_steps is None:
-            self._first_steps = steps
+            self._first_steps = agent_steps
             self._began = time.perf_counter()
-        self._steps = steps
+        self._steps = agent_steps
         self._bar.update(self._task, completed=episodes)
         self._refresh()
 
-    def learned(self, rows: Sequence[Mapping[str, Any]], spent: TimeSpent) -> None:
-        """A round was learned."""
+    def learned(self, training: Training, rows: Sequence[Row], system: Row) -> None:
+        """Show the round: in the panel, or now and then as a line."""
         self._rows = rows
-        self._learn_s += spent.wall
+        if self._learn_before is None:
+            self._learn_before = system["learn_wall_s"]
+        self._learn_s = system["learn_wall_s"] - self._learn_before
         line = self._line()
         self._note(line)
         if self._live is None and time.perf_counter() - self._last_line > LINE_EVERY_S:
@@ -103,13 +106,13 @@ class Progress:
             self._print(line)
         self._refresh()
 
-    def evaluated(self, scores: Mapping[str, Any]) -> None:
-        """The herd was tested."""
-        self._tested = f"evaluation: total return {scores['total_return']:.1f} ± {scores['total_return_se']:.1f}"
-        self.say(f"{self._tested} (greedy, {scores['episodes']} episodes)")
+    def evaluated(self, training: Training, rows: Sequence[Row], scores: Row) -> None:
+        """Show the scores."""
+        self._evaluation = f"evaluation: total return {scores['total_return']:.1f} ± {scores['total_return_se']:.1f}"
+        self.say(f"{self._evaluation} (greedy, {scores['episodes']} episodes)")
 
-    def saved(self, episodes: int) -> None:
-        """A checkpoint was written."""
+    def saved(self, training: Training, checkpoint: Path, episodes: int) -> None:
+        """Only for the log."""
         self._note(f"checkpoint at {episodes} episodes")
 
     def _rate(self) -> float:
@@ -134,10 +137,10 @@ class Progress:
         names = [name for name in ("return", "loss", "epsilon") if any(name in row for row in self._rows)]
         for name in ("agent", *names):
             table.add_column(name, justify="right")
-        for row in self._rows[:MOST_AGENTS]:
+        for row in self._rows[:MAX_AGENTS]:
             table.add_row(str(row["agent"]), *(f"{row.get(name, float('nan')):.3f}" for name in names))
-        hidden = len(self._rows) - MOST_AGENTS
-        notes = [self._line(), *([f"… and {hidden} more agents"] if hidden > 0 else []), self._tested]
+        hidden = len(self._rows) - MAX_AGENTS
+        notes = [self._line(), *([f"… and {hidden} more agents"] if hidden > 0 else []), self._evaluation]
         return Group(self._bar, table, *(note for note in notes if note))
 
     def _refresh(self) -> None:

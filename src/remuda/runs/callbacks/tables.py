@@ -1,9 +1,10 @@
-"""Metrics as tables: one row per round and agent, in CSV files and for TensorBoard."""
+"""The tables of a run as CSV files: metrics, evaluations, and how the engine is doing."""
 
 from __future__ import annotations
 
 import csv
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remuda.core.errors import RunError
+from remuda.runs.callbacks.base import Callback, Row, Training
+from remuda.runs.storage import storage_errors
 
+METRICS, EVALUATIONS, SYSTEM = "metrics.csv", "evaluations.csv", "system.csv"
 Table = dict[str, NDArray[Any]]
+SYSTEM_COLUMNS = (
+    "round", "episodes", "wall_s", "lag_mean", "lag_max", "episodes_dropped", "versions_published",
+    "loop_waited_s", "collectors_waited_s", "learners_waited_s", "slots_used",
+    "collect_wall_s", "collect_cpu_s", "learn_wall_s", "learn_cpu_s",
+)  # fmt: skip
 KEYS = ("round", "episodes", "agent_steps", "wall_s", "group", "agent", "player")
 
 
 class CsvTable:
-    """Appends rows to CSV files of a run; each file gets its header when it is new."""
+    """A CSV file that rows are appended to; a new file gets its header."""
 
     def __init__(self, path: Path, columns: Sequence[str], keys: Sequence[str] = KEYS) -> None:
         self.path = path
@@ -38,6 +47,42 @@ class CsvTable:
     def close(self) -> None:
         """Close the file."""
         self._file.close()
+
+
+class Tables(Callback):
+    """Writes metrics.csv, evaluations.csv and system.csv."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, CsvTable] = {}
+
+    def start(self, training: Training) -> None:
+        """Open the files; when a run goes on, rows of rounds that will be trained again are removed."""
+        columns = {
+            METRICS: ([*KEYS, *training.metrics], training.rounds),
+            EVALUATIONS: ([*KEYS, *training.evaluation_metrics], training.settled),
+            SYSTEM: (SYSTEM_COLUMNS, training.rounds),
+        }
+        with storage_errors(training.path):
+            for name, (names, rounds) in columns.items():
+                keep_rounds(training.path / name, rounds)
+                self._files[name] = CsvTable(training.path / name, names, keys=())
+
+    def learned(self, training: Training, rows: Sequence[Row], system: Row) -> None:
+        """One row per agent, and one about the engine."""
+        with storage_errors(training.path):
+            self._files[METRICS].write(rows)
+            self._files[SYSTEM].write([system])
+
+    def evaluated(self, training: Training, rows: Sequence[Row], scores: Row) -> None:
+        """One row per agent."""
+        with storage_errors(training.path):
+            self._files[EVALUATIONS].write(rows)
+
+    def end(self, training: Training, result: Mapping[str, Any] | None) -> None:
+        """Close the files; rows that a full disk did not take are lost."""
+        for file in self._files.values():
+            with suppress(OSError):
+                file.close()
 
 
 def as_written(value: Any) -> Any:

@@ -25,7 +25,7 @@ from remuda.core.rng import Stream
 from remuda.core.task import Task
 from remuda.core.threads import one_thread_each
 from remuda.engines.collectors.task_size import AHEAD, task_size
-from remuda.engines.loop import ROUNDS_AHEAD
+from remuda.engines.loop import MAX_ROUNDS_AHEAD
 from remuda.games.registry import find_game
 from remuda.learners.herd import assign
 from remuda.learners.ppo.learner import pieces
@@ -285,7 +285,7 @@ class SimulatedEngine:
 
     def _threads(self) -> None:
         """One side plays rounds ahead, the other learns them."""
-        ahead = self.plan.lag if self.plan.engine == "vectorized" else ROUNDS_AHEAD
+        ahead = self.plan.lag if self.plan.engine == "vectorized" else MAX_ROUNDS_AHEAD
 
         def collect() -> SimulatedProcess:
             while True:
@@ -345,7 +345,7 @@ class SimulatedEngine:
         return size * workers * AHEAD
 
     def _deal(self, capacity: int) -> None:
-        most = capacity + ROUNDS_AHEAD * self.round
+        most = capacity + MAX_ROUNDS_AHEAD * self.round
         while self._out + self._size <= capacity and self._out + self._played + self._size <= most:
             self._tasks.append(self._size)
             self._out += self._size
@@ -381,7 +381,7 @@ class SimulatedEngine:
         def deal() -> SimulatedProcess:
             while True:
                 self._deal(capacity)
-                yield lambda: self._out + self._size <= capacity and self._played <= ROUNDS_AHEAD * self.round
+                yield lambda: self._out + self._size <= capacity and self._played <= MAX_ROUNDS_AHEAD * self.round
 
         def learn() -> SimulatedProcess:
             while True:

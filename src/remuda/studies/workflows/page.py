@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from remuda.games.cage2.workflow import ORDERS
-from remuda.runs.recorder import Row, storage
+from remuda.runs.callbacks.base import Row
 from remuda.runs.run import to_json
+from remuda.runs.storage import storage_errors
 from remuda.studies.html import BLUE, GREEN, GREY, INK, ORANGE, RED, figure, note, page, svg, table
 from remuda.studies.workflows.options import TrialResult
 from remuda.studies.workflows.posterior import reported
@@ -26,7 +27,7 @@ def publish(found: Search) -> None:
     write_table(found.folder / "ranking.csv", [vars(own) for own in found.ranking])
     write_table(found.folder / "trials.csv", [_trial_row(own) for own in found.books.outcomes])
     write_table(found.folder / "posterior.csv", _beliefs(found))
-    with storage(found.folder):
+    with storage_errors(found.folder):
         (found.folder / RESULT).write_text(to_json(found.result(), indent=1), encoding="utf-8")
         (found.folder / "search.html").write_text(html(found), encoding="utf-8")
 

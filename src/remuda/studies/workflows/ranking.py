@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from remuda.games.cage2.workflow import ORDERS
+from remuda.runs.callbacks.base import Row
 from remuda.runs.evaluation import INTERVAL, EvaluationSetup, evaluate
-from remuda.runs.recorder import Row, standard_error
+from remuda.runs.recorder import standard_error
 from remuda.studies.workflows.methods import SearchSpace, best
 from remuda.studies.workflows.options import TrialResult
 from remuda.studies.workflows.posterior import Belief

@@ -15,8 +15,8 @@ from remuda.engines.table import check_engine, choose_engine
 from remuda.games.cage2.game import ALL, DISTINCT
 from remuda.games.cage2.workflow import ORDERS, distinct_orders
 from remuda.games.registry import refuse_while_importing
+from remuda.runs.folder import free_folder, locked
 from remuda.runs.settings import make_plan, spec_of
-from remuda.runs.training import free_folder, locked
 from remuda.studies.workflows import state as book_keeping
 from remuda.studies.workflows.methods import SearchSpace, propose
 from remuda.studies.workflows.options import SearchOptions, TrialResult

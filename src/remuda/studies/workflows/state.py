@@ -13,8 +13,8 @@ from pydantic import Field, ValidationError
 from remuda.core.errors import RunError
 from remuda.core.options import Options
 from remuda.runs.callbacks.tables import CsvTable
-from remuda.runs.recorder import storage
 from remuda.runs.run import to_json
+from remuda.runs.storage import storage_errors
 from remuda.studies.workflows.options import SearchOptions, TrialResult
 
 STATE = "search.json"
@@ -53,7 +53,7 @@ def read(folder: Path) -> SearchState:
 
 def write(folder: Path, books: SearchState) -> None:
     """Replace the books, all at once."""
-    with storage(folder):
+    with storage_errors(folder):
         draft = folder / f".{STATE}.draft"
         with draft.open("w", encoding="utf-8") as file:
             file.write(to_json(books.model_dump(mode="json"), indent=1))
@@ -64,7 +64,7 @@ def write(folder: Path, books: SearchState) -> None:
 
 def write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """A CSV file with a column for each name, in place of the one that is there."""
-    with storage(path.parent):
+    with storage_errors(path.parent):
         path.unlink(missing_ok=True)
         table = CsvTable(path, list(rows[0]) if rows else [], keys=())
         table.write(rows)

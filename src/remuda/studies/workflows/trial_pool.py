@@ -14,7 +14,7 @@ from types import FrameType, TracebackType
 from typing import Any, Self
 
 from remuda.core.errors import Stopped, WorkerError
-from remuda.runs.recorder import Row
+from remuda.runs.callbacks.base import Row
 from remuda.studies.workflows.options import SearchOptions, TrialResult, WorkflowTrial
 from remuda.studies.workflows.trials import attempt
 from remuda.transport.processes import ENDINGS, die_with_parent

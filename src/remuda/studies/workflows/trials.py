@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from remuda.core.errors import CheckpointError, RunError
+from remuda.runs.callbacks.base import Row
 from remuda.runs.callbacks.tables import as_written
-from remuda.runs.recorder import Row, standard_error
+from remuda.runs.recorder import standard_error
 from remuda.runs.run import Run
 from remuda.runs.training import resume, start
 from remuda.studies.workflows.options import SearchOptions, TrialResult, WorkflowTrial
@@ -49,11 +50,11 @@ def attempt(
 
     run = _begun(folder)
     if run is None:
-        run = start(_plan(out, trial, settings, options), folder, callback, quiet=True)
+        run = start(_plan(out, trial, settings, options), folder, [callback], quiet=True)
     else:
         history += _rows(run, int(run.checkpoint().name))
         if verdict(history, trial, options) is None and not run.finished:
-            run = resume(folder, callback=callback, quiet=True)
+            run = resume(folder, callbacks=[callback], quiet=True)
     why = verdict(history, trial, options) or (SPENT if run.finished else None)
     return _outcome(run, trial, options, history, why) if why else None
 

@@ -162,7 +162,7 @@ class RayCollectors(Collectors):
             self._known[name] = handle
 
     @property
-    def helpers(self) -> Sequence[RemoteWorker]:  # type: ignore[override]
+    def remote_workers(self) -> Sequence[RemoteWorker]:  # type: ignore[override]
         """The actors, also those that are gone."""
         return list(self._known.values())
 

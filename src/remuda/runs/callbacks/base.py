@@ -1,0 +1,84 @@
+"""Callbacks: listeners that are told what happens in a run, and may stop it.
+
+Tables, TensorBoard, the progress panel and pictures are callbacks like a user's own:
+
+    class Early(remuda.Callback):
+        def learned(self, training, rows, system):
+            if rows[0]["return"] > 200:
+                training.stop("solved")
+
+    remuda.train("treasurehunt", callbacks=[Early()])
+
+From the command line: `callbacks=[my_module:Early]`; the class is called without arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from remuda.core.plan import Plan
+
+if TYPE_CHECKING:
+    from remuda.runs.run import Run
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Training:
+    """What a callback may know about the run it listens to."""
+
+    config: Plan
+    path: Path
+    rounds: int  # done when training started; more than 0 where a run goes on
+    settled: int  # rounds after which evaluations were done when training started
+    metrics: Sequence[str]  # names of the metrics in the rows of `learned`
+    evaluation_metrics: Sequence[str]  # names of the metrics in the rows of `evaluated`
+    stop: Callable[[str], None]  # ends the run after this round, saved; the reason is shown
+
+    @property
+    def run(self) -> Run:
+        """The run directory, for reading."""
+        from remuda.runs.run import Run
+
+        return Run(self.path)
+
+
+class Callback:
+    """A listener. Override what you need. What a method raises ends the run, after the last round is saved."""
+
+    def start(self, training: Training) -> None:
+        """Training is about to start, or to go on."""
+
+    def collected(self, training: Training, episodes: int, agent_steps: int) -> None:
+        """Episodes were played; both numbers count from the beginning of the run."""
+
+    def learned(self, training: Training, rows: Sequence[Row], system: Row) -> None:
+        """A round was learned: one row per agent, and one about the engine (lag, waiting, time)."""
+
+    def evaluated(self, training: Training, rows: Sequence[Row], scores: Row) -> None:
+        """The weights were evaluated: one row per agent, and the scores of the herd."""
+
+    def saved(self, training: Training, checkpoint: Path, episodes: int) -> None:
+        """A checkpoint was written, in the background; called from another thread."""
+
+    def failed(self, training: Training, message: str) -> None:
+        """An episode failed, updates were skipped, a worker was replaced, or the like."""
+
+    def end(self, training: Training, result: Mapping[str, Any] | None) -> None:
+        """Training ended; `result` is what result.json says, None where an error ended it."""
+
+
+class FunctionCallback(Callback):
+    """A plain function as a callback: it gets the rows of each round, and ends the run by returning False."""
+
+    def __init__(self, function: Callable[[list[Row]], bool | None]) -> None:
+        self._function = function
+
+    def learned(self, training: Training, rows: Sequence[Row], system: Row) -> None:
+        """Call the function."""
+        if self._function(list(rows)) is False:
+            training.stop("a callback asked for it")

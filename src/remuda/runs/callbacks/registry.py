@@ -1,0 +1,33 @@
+"""Callbacks by name: those that come with remuda, and `module:Class` for your own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+
+from remuda.core.errors import ConfigError, UnknownName
+from remuda.runs.callbacks.base import Callback
+
+SHIPPED: dict[str, str] = {
+    "wandb": "remuda.runs.callbacks.wandb:WeightsAndBiases",
+    "mlflow": "remuda.runs.callbacks.mlflow:MLflow",
+}
+
+
+def load_callbacks(names: Sequence[str]) -> list[Callback]:
+    """One callback object for each name; the classes are called without arguments."""
+    return [_load(name) for name in names]
+
+
+def _load(name: str) -> Callback:
+    path = SHIPPED.get(name, name)
+    module, colon, attribute = path.partition(":")
+    if not colon:
+        raise UnknownName("callback", name, [*SHIPPED, "module:Class"])
+    try:
+        made = getattr(import_module(module), attribute)()
+    except (ImportError, AttributeError, ValueError, TypeError) as error:
+        raise ConfigError(f"callbacks: {name!r} cannot be loaded: {error}") from error
+    if not isinstance(made, Callback):
+        raise ConfigError(f"callbacks: {name!r} made a {type(made).__name__}, not a remuda.Callback")
+    return made

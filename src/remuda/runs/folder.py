@@ -1,0 +1,89 @@
+"""Run directories: choosing a free one, and holding it while a run is trained."""
+
+from __future__ import annotations
+
+import fcntl
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from remuda.core.errors import ConfigError, RunError
+from remuda.core.plan import Plan
+from remuda.core.yamlfile import write_yaml
+from remuda.runs import checkpoint
+from remuda.runs.run import CONFIG
+from remuda.runs.storage import storage_errors
+
+LOCK = ".lock"
+RUNS = Path("runs")
+
+
+def new_folder(out: Path | str | None, plan: Plan) -> Path:
+    """The directory asked for if it is free, else the next number under runs/."""
+    if out is not None:
+        return free_folder(Path(out))
+    name = re.sub(r"[^\w-]", "-", plan.game)
+    taken = [int(path.name[-3:]) for path in RUNS.glob(f"{name}-[0-9][0-9][0-9]")]
+    return RUNS / f"{name}-{max(taken, default=0) + 1:03d}"
+
+
+def free_folder(folder: Path) -> Path:
+    """The directory, if there is nothing in it yet."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise RunError(f"{folder} exists already: choose another --out, or `remuda resume {folder}`")
+    return folder
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the run directory, so that no other process trains the same run."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / LOCK).open("w")
+    except OSError as error:
+        raise RunError(f"{folder} cannot be written: {error.strerror}") from None
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise RunError(f"{folder} is being trained by another process") from None
+        yield
+
+
+def prepare(folder: Path, plan: Plan, fresh: bool) -> None:
+    """Write the plan. Where a run goes on, put back checkpoints that a process that died was replacing."""
+    with storage_errors(folder):
+        if not fresh:
+            checkpoint.recover(folder)
+            checkpoint.recover(folder / checkpoint.CHECKPOINTS)
+        elif {path.name for path in folder.iterdir()} - {LOCK}:
+            raise RunError(f"{folder} exists already: choose another --out, or `remuda resume {folder}`")
+        else:
+            write_config(folder, plan)
+
+
+def write_config(folder: Path, plan: Plan) -> None:
+    """Replace config.yaml at once: a process that dies meanwhile leaves the old one or the new one."""
+    draft = folder / f".{CONFIG}.draft"
+    write_yaml(draft, plan)
+    draft.replace(folder / CONFIG)
+
+
+@contextmanager
+def removed_if_refused(folder: Path) -> Iterator[None]:
+    """Remove the directory of a run that could not be started."""
+    try:
+        yield
+    except ConfigError:
+        if not any((folder / checkpoint.CHECKPOINTS).glob("*")):
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def remove_later_checkpoints(path: Path) -> None:
+    """Remove checkpoints newer than the one a run goes on from: training will write others."""
+    for other in path.parent.glob("[0-9]*"):
+        if other.name > path.name:
+            checkpoint.remove(other)

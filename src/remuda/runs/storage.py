@@ -1,0 +1,25 @@
+"""Errors of the disk, in a sentence."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from remuda.core.errors import StorageError
+
+
+def storage_reason(error: Exception) -> str:
+    """Why the disk refused, in a few words."""
+    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    return "the disk is full" if full or "No space left" in str(error) else str(error)
+
+
+@contextmanager
+def storage_errors(folder: Path) -> Iterator[None]:
+    """Turn errors of the operating system into a StorageError that names the folder."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(f"{folder} could not be written ({storage_reason(error)})") from error
