@@ -10,7 +10,7 @@ import shutil
 import struct
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ import pytest
 
 import remuda
 from remuda.core.errors import CheckpointError, StorageError
-from remuda.runs import checkpoint, recorder
+from remuda.runs import checkpoint
 
 SOURCES = Path(remuda.__file__).parent
 GOOD, NEWEST = "000000009", "000000012"
@@ -234,17 +234,29 @@ def test_the_best_checkpoint_is_for_playing_not_for_going_on(trained: Any, copy_
     assert_refused(copy_of(trained()), "best", "best")
 
 
-COUNTS = {"rounds": 3, "episodes": 9, "settled": 3, "version": 3, "published": 3}
+COUNTS = {"loop.rounds": 3, "episodes": 9, "loop.settled": 3, "loop.published": 3}
 
 
-def remake(run: remuda.Run, learner: Callable[[dict[str, Any]], Any], **facts: Any) -> None:
+def put(index: dict[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The index with other values, under names such as loop.rounds."""
+    index = json.loads(json.dumps(index))
+    for name, value in values.items():
+        *path, last = name.split(".")
+        place = index
+        for part in path:
+            place = place[part]
+        place[last] = value
+    return index
+
+
+def remake(run: remuda.Run, learner: Callable[[dict[str, Any]], Any], facts: Mapping[str, Any] | None = None) -> None:
     """Write the newest checkpoint anew, altered, with checksums that are right."""
     path = run.path / "checkpoints" / NEWEST
     index = checkpoint.read_index(path)
     files = {name.removesuffix(".safetensors"): None for name in index.pop("files")}
     arrays = {name: {n: a.copy() for n, a in checkpoint.read(path, name).items()} for name in files}
     learner(arrays["learner"])
-    checkpoint.write(path, arrays, {**index, **COUNTS, **facts})
+    checkpoint.write(path, arrays, put(index, {**COUNTS, **(facts or {})}))
 
 
 def keep(arrays: dict[str, Any]) -> None:
@@ -260,14 +272,15 @@ def test_remaking_alone_is_accepted(trained: Any, copy_of: Any) -> None:
 @pytest.mark.parametrize(
     "facts",
     [
-        {"game": "cage2"}, {"agents": 3}, {"players": ["random"]}, {"rounds": "3"}, {"rounds": -1}, {"rounds": 10**9},
-        {"version": None}, {"published": 2}, {"collect": 5}, {"agent_steps": "many"}, {"best": "good"},
+        {"plan": "{}"}, {"plan": "x"}, {"agents": 3}, {"players": ["random"]}, {"loop.rounds": "3"}, {"loop.rounds": -1},
+        {"loop.rounds": 10**9}, {"loop.published": None}, {"loop.published": 2}, {"collectors": 5}, {"more": 1},
+        {"recorder.agent_steps": "many"}, {"recorder.best": "good"}, {"failures.attempts": [["train", 1]]},
     ],
     ids=str,
 )  # fmt: skip
 def test_facts_that_do_not_fit_are_refused(trained: Any, copy_of: Any, facts: dict[str, Any]) -> None:
     run = copy_of(trained())
-    remake(run, keep, **facts)
+    remake(run, keep, facts)
     assert_refused(run, NEWEST)
 
 
@@ -429,5 +442,5 @@ def test_removing_what_lies_where_a_checkpoint_was(tmp_path: Path) -> None:
     (folder / "more" / "deep").mkdir(parents=True)
     (odd / INDEX).mkdir(parents=True)
     for path in (file, folder, odd):
-        recorder.remove(path)
+        checkpoint.remove(path)
     assert not list(tmp_path.iterdir())

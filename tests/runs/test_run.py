@@ -93,13 +93,16 @@ def test_mean_returns_are_those_of_the_last_and_first_tenth(full: remuda.Run) ->
 def test_tensorboard_has_every_metric_of_every_agent(full: remuda.Run) -> None:
     store = EventAccumulator(str(full.path / "tensorboard"), {"scalars": 0})
     store.Reload()
-    wanted = {f"train/{name}/foragers{agent}" for name in GAME_METRICS | LEARNING for agent in range(2)}
-    wanted |= {f"evaluate/{name}/foragers{agent}" for name in GAME_METRICS | {"return_se"} for agent in range(2)}
+    tags = ("foragers0", "foragers1", "mean")
+    wanted = {f"train/{name}/{tag}" for name in GAME_METRICS | LEARNING for tag in tags}
+    wanted |= {f"evaluate/{name}/{tag}" for name in GAME_METRICS | {"return_se"} for tag in tags}
     assert set(store.Tags()["scalars"]) == wanted
     events = store.Scalars("train/loss/foragers1")
     assert [event.step for event in events] == [3, 6, 9, 12]
     table = full.metrics
     np.testing.assert_allclose([event.value for event in events], table["loss"][table["agent"] == 1], rtol=1e-4)
+    means = [event.value for event in store.Scalars("train/return/mean")]
+    np.testing.assert_allclose(means, table["return"].reshape(-1, 2).mean(axis=1), rtol=1e-4)
 
 
 def test_the_last_checkpoints_and_the_best_are_kept(full: remuda.Run) -> None:

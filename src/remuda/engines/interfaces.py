@@ -127,7 +127,7 @@ class CollectorCounters(SavedState):
 class TrainerCounters(SavedState):
     """The counters of trainers that survive stop and resume."""
 
-    lags: list[list[int]] = []  # pairs of policy lag in versions, and turns of agents learned from at that lag
+    lags: list[tuple[int, int]] = []  # pairs of policy lag in versions, and turns of agents learned from at that lag
     waited_s: float = Field(0.0, ge=0)
     learners_waited_s: float = Field(0.0, ge=0)
 
@@ -280,7 +280,7 @@ class Trainers(ABC):
 
     def counters(self) -> TrainerCounters:
         """The part of the state of training that is counted by the trainers."""
-        lags = [[lag, count] for lag, count in sorted(self.lags.items())]
+        lags = [(lag, count) for lag, count in sorted(self.lags.items())]
         return TrainerCounters(lags=lags, waited_s=self.waited_s, learners_waited_s=self.learners_waited_s)
 
     def restore_counters(self, counters: TrainerCounters) -> None:

@@ -55,26 +55,28 @@ from remuda.transport.heartbeat import Limits
 from remuda.transport.processes import refuse_inside_workers, start_failure
 from remuda.transport.worker_pool import WorkerPool
 
-Callbacks = Sequence[Callback | Callable[[list[Row]], bool | None]]
+OwnCallback = Callback | Callable[[list[Row]], bool | None]
+Callbacks = Sequence[OwnCallback]
 
 
 def train(
     game: str | Callable[..., Any] | None = None,
     *,
     out: Path | str | None = None,
-    callbacks: Callbacks = (),
+    callbacks: Sequence[OwnCallback | str] = (),
     quiet: bool = False,
     **settings: Any,
 ) -> Run:
     """Train a herd and return its run.
 
     `game` is a name, or a function at the top level of a module that makes an environment. Settings are those of
-    the plan, the game and the learners in one flat set. `callbacks` are `Callback` objects, or functions that get the
-    rows of each round, one per agent, and end the run by returning False.
+    the plan, the game and the learners in one flat set. `callbacks` are `Callback` objects, functions that get the
+    rows of each round, one per agent, and end the run by returning False, or names (`wandb`, `mlflow`, `module:Class`).
     """
+    settings["callbacks"] = [own for own in callbacks if isinstance(own, str)]
     if game is not None:
         settings["game"] = game if isinstance(game, str) else name_of(game)
-    return start(settings, out, callbacks, quiet)
+    return start(settings, out, [own for own in callbacks if not isinstance(own, str)], quiet)
 
 
 def start(
@@ -264,7 +266,7 @@ def _train(job: Job) -> Run:
     return run
 
 
-def _as_callback(own: Callback | Callable[[list[Row]], bool | None]) -> Callback:
+def _as_callback(own: OwnCallback) -> Callback:
     if isinstance(own, Callback):
         return own
     if callable(own) and not isinstance(own, type):

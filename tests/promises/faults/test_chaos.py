@@ -156,7 +156,7 @@ def assert_as_if_nothing_had_happened(run: remuda.Run, whole: remuda.Run, books:
     result = run.result
     assert result["finished"]
     assert result["episodes"] == EPISODES
-    assert result["failures"]["set_aside"] == []
+    assert result["failures"]["episodes_given_up"] == []
     assert sorted(set(run.metrics["round"])) == list(range(1, run.plan.rounds + 1))
     assert len(run.metrics["round"]) == run.plan.rounds * 2, "each round once"
     assert marks(run) == marks(whole), "each episode once"

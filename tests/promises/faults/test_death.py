@@ -303,7 +303,7 @@ def test_a_learning_worker_that_dies(faulty: Any, crews: Any, round_: int) -> No
     assert run.result["finished"]
     told = (run.path / "console.log").read_text()
     assert re.search(r"agents? .*\d+ updates left out, learn-0 was killed by SIGKILL", told)
-    assert run.result["failures"]["updates_left_out"] <= 4
+    assert run.result["failures"]["updates_skipped"] <= 4
     assert [one["restarts"] for one in run.result["processes"] if one["name"] == "learn-0"] == [1]
 
 
@@ -323,7 +323,7 @@ def test_a_learning_worker_that_dies_before_it_has_its_state(
     monkeypatch.setattr(ProcessTrainers, "start", kill_first)
     result = remuda.resume(tmp_path / "run", quiet=True).result
     assert result["finished"]
-    assert result["failures"]["updates_left_out"] == 0, "the checkpoint it was resumed from is still the newest"
+    assert result["failures"]["updates_skipped"] == 0, "the checkpoint it was resumed from is still the newest"
 
 
 def test_a_learner_waiting_for_the_rest_of_its_round_is_not_taken_for_hung(

@@ -20,7 +20,7 @@ from remuda.core.game import GameEntry, Group
 from remuda.core.rng import Keys, below
 from remuda.learners.iqn.learner import IQN
 from remuda.learners.ppo.learner import PPO
-from remuda.runs.failure_log import FAILURES, FEWEST, LAPSES, read_failure
+from remuda.runs.failure_log import FAILURES, MAX_FAILED_ROUNDS, MIN_FAILURES, read_failure
 from remuda.testing.games import OddGame, OddOptions
 
 COMMON: dict[str, Any] = {
@@ -105,14 +105,14 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> remuda.Run:
     return remuda.train("test_ladder:UNLUCKY", out=out, quiet=True, **PLAN, engine="sequential")
 
 
-def test_some_episodes_are_set_aside_and_others_played_instead(alone: remuda.Run) -> None:
+def test_some_episodes_are_given_up_and_others_played_instead(alone: remuda.Run) -> None:
     failed = alone.result["failures"]
     assert alone.result["finished"]
     assert alone.result["episodes"] == PLAN["total_episodes"]
-    assert len(failed["set_aside"]) >= 2
+    assert len(failed["episodes_given_up"]) >= 2
     told = (alone.path / "console.log").read_text()
-    for episode in failed["set_aside"]:
-        assert f"train episode {episode} failed 3 times: set aside, episode {episode + 24} is played instead" in told
+    for episode in failed["episodes_given_up"]:
+        assert f"train episode {episode} failed 3 times: given up, episode " in told
     assert failed["episodes_failed"] == 3 * told.count("failed 3 times")
     assert len(alone.metrics["round"]) == 2 * alone.plan.rounds
 
@@ -120,7 +120,7 @@ def test_some_episodes_are_set_aside_and_others_played_instead(alone: remuda.Run
 @pytest.mark.parametrize("engine", [name for name in ENGINES if name != "sequential"])
 def test_the_same_episodes_on_every_engine(train: Any, alone: remuda.Run, books: Any, engine: str) -> None:
     run = train(**ENGINES[engine])
-    assert sorted(run.result["failures"]["set_aside"]) == sorted(alone.result["failures"]["set_aside"])
+    assert sorted(run.result["failures"]["episodes_given_up"]) == sorted(alone.result["failures"]["episodes_given_up"])
     assert run.result["episodes"] == PLAN["total_episodes"]
     if engine != "actor-learner":
         assert run.result["weights_sha256"] == alone.result["weights_sha256"]
@@ -161,15 +161,15 @@ def test_a_failure_that_is_not_there(train: Any, cli: Any) -> None:
 
 @pytest.mark.parametrize("engine", ["sequential", "executor"])
 def test_too_many_failures_end_the_run_after_saving(train: Any, tmp_path: Path, engine: str) -> None:
-    with pytest.raises(GameError, match=rf"^{FEWEST} failures .* the first: .*unlucky raised ZeroDivisionError"):
+    with pytest.raises(GameError, match=rf"^{MIN_FAILURES} failures .* the first: .*unlucky raised ZeroDivisionError"):
         train(**ENGINES[engine], one_in=1, max_failures=0.1)
     run = remuda.Run(tmp_path / "run")
-    assert len(list((run.path / FAILURES).glob("*.json"))) == FEWEST
+    assert len(list((run.path / FAILURES).glob("*.json"))) == MIN_FAILURES
     assert run.checkpoints()
 
 
 def test_the_first_failure_ends_a_run_that_allows_none(train: Any, tmp_path: Path) -> None:
-    with pytest.raises(GameError, match=r"^1 failures beside"):
+    with pytest.raises(GameError, match=r"^1 failures and"):
         train(engine="vectorized", max_failures=0)
     with pytest.raises(GameError):
         remuda.resume(tmp_path / "run", quiet=True)
@@ -197,7 +197,7 @@ def test_bad_numbers_are_named_and_concern_nobody_else(train: Any, what: str, le
     told = (bad.path / "console.log").read_text()
     expected = {"nan": "a reward of nan", "inf": "a reward of inf", "outside": "an observation outside 0 to"}[what]
     assert re.search(rf"{expected}.* for agent 0 in turn 5 of train episode \d+, world \d", told)
-    assert bad.result["failures"]["spoilt"] >= 2
+    assert bad.result["failures"]["invalid_episodes"] >= 2
     weights = [_weights(run) for run in (good, bad)]
     assert _same(weights[0][1], weights[1][1]), "agent 1"
     assert not _same(weights[0][0], weights[1][0]), "agent 0 has learned from less"
@@ -235,7 +235,7 @@ def test_what_is_not_finite_costs_its_agent_that_update_and_nobody_else(
     monkeypatch.setattr(kind, verb, spoil)
     bad = train("bad", learner, **ENGINES[engine], what="nothing")
     assert re.search(r"agent 0: \d updates left out, their gradients", (bad.path / "console.log").read_text())
-    left_out = bad.result["failures"]["updates_left_out"]
+    left_out = bad.result["failures"]["updates_skipped"]
     assert left_out >= 1
     steps = [run.result["updates_per_agent"] for run in (good, bad)]
     assert (steps[0][0] - steps[1][0], steps[0][1] - steps[1][1]) == (left_out, 0)
@@ -259,7 +259,7 @@ def test_a_learner_that_raises_goes_on(train: Any, monkeypatch: pytest.MonkeyPat
     run = train(**ENGINES[engine], what="nothing")
     assert run.result["finished"]
     told = (run.path / "console.log").read_text()
-    left_out = run.result["failures"]["updates_left_out"]
+    left_out = run.result["failures"]["updates_skipped"]
     assert f"{left_out} updates left out, learning raised RuntimeError: out of luck" in told
     assert "in fail_once" in told
     assert 1 <= left_out <= 4
@@ -274,8 +274,8 @@ def test_a_learner_that_keeps_raising_ends_the_run_after_saving(
 
     with monkeypatch.context() as patch:
         patch.setattr(IQN, "update", fail)
-        with pytest.raises(LearnerError, match=rf"out of luck.*so it went for {LAPSES} rounds"):
+        with pytest.raises(LearnerError, match=rf"out of luck.*this was round {MAX_FAILED_ROUNDS} in a row"):
             train(**ENGINES[engine], what="nothing")
     saved = json.loads((remuda.Run(tmp_path / "run").checkpoints()[0] / "checkpoint.json").read_text())
-    assert saved["rounds"] >= LAPSES
+    assert saved["rounds"] >= MAX_FAILED_ROUNDS
     assert remuda.resume(tmp_path / "run", quiet=True).result["finished"]

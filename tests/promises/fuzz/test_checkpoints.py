@@ -336,7 +336,7 @@ def test_an_odd_index_is_refused(copies: Any, name: str) -> None:
 def test_a_deep_fact_is_refused(copies: Any, half: Path, levels: int) -> None:
     with copies() as run:
         facts = index_of(half)
-        facts["evaluation"] = {"total_return": json.loads(deep(levels))}
+        facts["recorder"]["evaluation"] = {"total_return": json.loads(deep(levels))}
         seal(newest(run), facts)
         assert all(use(run))
 
@@ -367,15 +367,20 @@ def test_an_index_that_leaves_a_file_out(copies: Any, half: Path, file: str) -> 
 @pytest.mark.parametrize(
     "facts",
     [
-        {"format": 2}, {"format": "1"}, {"format": None}, {"files": []}, {"game": "cage2"}, {"players": ["iqn", "iqn"]},
-        {"agents": 50}, {"rounds": 2**62}, {"episodes": -6}, {"published": 2**63 - 1}, {"wall_s": float("nan")},
-        {"collect": [1e400, 0]}, {"agent_steps": 10**400}, {"evaluation": 5}, {"best": "x"}, {"settled": 4},
+        {"format": 1}, {"format": "2"}, {"format": None}, {"files": []}, {"plan": "[]"}, {"players": ["iqn", "iqn"]},
+        {"agents": 50}, {"episodes": -6}, {"loop": {"rounds": 2**62}}, {"loop": {"published": 2**63 - 1}}, {"loop": []},
+        {"collectors": {"wall_s": float("nan")}}, {"collectors": {"cpu_s": 1e400}}, {"recorder": {"best": "x"}},
+        {"recorder": {"agent_steps": 10**400}}, {"recorder": {"evaluation": 5}}, {"loop": {"settled": 4}},
+        {"failures": {"played": -1}}, {"trainers": {"lags": [[1]]}}, {"unknown": 1},
     ],
     ids=str,
 )  # fmt: skip
 def test_a_checkpoint_of_something_else_is_refused(copies: Any, half: Path, facts: dict[str, Any]) -> None:
     with copies() as run:
-        seal(newest(run), {**index_of(half), **facts})
+        index = index_of(half)
+        for name, value in facts.items():
+            index[name] = {**index[name], **value} if isinstance(value, dict) else value
+        seal(newest(run), index)
         assert resume(run) is not None
         assert resume(run, OLDER) is None
 

@@ -18,7 +18,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import remuda
 from remuda.core.errors import RunError
-from remuda.runs import checkpoint
+from remuda.runs.recorder import BackgroundWriter
 
 PLANS: dict[str, dict[str, Any]] = {
     "sequential": {"engine": "sequential"},
@@ -258,7 +258,9 @@ def test_dying_at_any_round(
     evaluate_every: int,
 ) -> None:
     """A copy of the directory while it is being trained is what a killed process leaves."""
-    monkeypatch.setattr(checkpoint.Writer, "do", lambda self, work: work())  # not when it likes
+    monkeypatch.setattr(
+        BackgroundWriter, "submit", lambda self, work: work()
+    )  # at once, not when the thread gets to it
     plan = {**PLANS[name], "total_episodes": 15, "checkpoint_every": 6, "evaluate_every": evaluate_every}
     whole = trained(**plan)
     train(callback=lambda rows: bool(shutil.copytree(tmp_path / "run", tmp_path / f"dead{rows[0]['round']}")), **plan)
