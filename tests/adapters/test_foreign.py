@@ -18,8 +18,9 @@ from remuda.core.errors import ConfigError
 from remuda.core.fragment import Fragment
 from remuda.core.game import Game, make_game
 from remuda.core.task import Task
+from remuda.engines.choose import choose_engine
 from remuda.engines.collectors.task_size import task_size
-from remuda.engines.table import ENGINES, choose_engine
+from remuda.engines.table import ENGINES
 from remuda.games.registry import find_game
 from remuda.rollout.config import RolloutConfig
 from remuda.rollout.rollout import Rollout

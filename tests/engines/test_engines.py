@@ -22,7 +22,7 @@ from remuda.core import machine
 from remuda.core.errors import ConfigError, UsageError
 from remuda.core.plan import ParallelSwitches, Plan
 from remuda.core.yamlfile import read_assignments
-from remuda.engines import context
+from remuda.engines import build, choose, context
 from remuda.engines import table as engines
 from remuda.learners.iqn.learner import IQN
 from remuda.runs.settings import make_plan, spec_of
@@ -251,7 +251,7 @@ def test_what_is_given_is_not_altered() -> None:
 def test_no_number_of_workers_means_the_cores(
     train: Any, monkeypatch: pytest.MonkeyPatch, switches: dict[str, Any], who: str
 ) -> None:
-    for module in (engines, context):
+    for module in (build, choose, context):
         monkeypatch.setattr(module, "cores", lambda: 3)
     run = train(parallel={**switches, "num_workers": None})
     assert run.plan.n_workers is None
@@ -296,7 +296,7 @@ def test_a_hundred_workers_on_two_cores_work_and_are_warned_of_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Players at random, to keep it light: that results do not depend on workers is tested elsewhere."""
-    for module in (engines, context):
+    for module in (build, choose, context):
         monkeypatch.setattr(module, "cores", lambda: 2)
     many = {"worlds": 100, "total_episodes": 100, "n_workers": 100, "engine": "executor", "learner": "random"}
     settings = {name: value for name, value in LONELY.items() if name not in IQN.options_type().model_fields}
@@ -325,7 +325,7 @@ def test_a_hundred_workers_on_two_cores_work_and_are_warned_of_once(
 def test_only_too_many_workers_are_warned_of(
     train: Any, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], warnings: list[str]
 ) -> None:
-    for module in (engines, context):
+    for module in (build, choose, context):
         monkeypatch.setattr(module, "cores", lambda: 2)
     lines = said(train(**settings), "warning")
     assert len(lines) == len(warnings)
@@ -334,7 +334,7 @@ def test_only_too_many_workers_are_warned_of(
 
 
 def test_what_nobody_asked_for_is_not_warned_of(train: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (engines, context):
+    for module in (build, choose, context):
         monkeypatch.setattr(module, "cores", lambda: 1)
     run = train(engine="actor-learner", deterministic=False)
     assert len(run.result["processes"]) == 2
@@ -345,7 +345,7 @@ def test_auto_takes_many_worlds_at_once_where_the_game_can(
     trained: Any, train: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        engines, "processes_unavailable", lambda rehearsal: pytest.fail("a process was tried for nothing")
+        choose, "processes_unavailable", lambda rehearsal: pytest.fail("a process was tried for nothing")
     )
     run = train(engine="auto")
     assert yaml.safe_load((run.path / "config.yaml").read_text())["engine"] == "vectorized"
@@ -360,11 +360,11 @@ def test_auto_takes_processes_where_worlds_are_alone(tmp_path: Path) -> None:
 
 
 def test_auto_does_without_processes_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engines, "processes_unavailable", lambda rehearsal: "the moon is full")
+    monkeypatch.setattr(choose, "processes_unavailable", lambda rehearsal: "the moon is full")
     run = remuda.train(out=tmp_path / "run", quiet=True, engine="auto", **LONELY)
     assert run.plan.engine == run.result["engine"] == "sequential"
     assert run.result["finished"]
-    line = "engine: auto (worker processes cannot be had here: the moon is full) → engine sequential (1 thread)"
+    line = "engine: auto (worker processes cannot be started here: the moon is full) → engine sequential (1 thread)"
     assert len(said(run, line)) == 1
 
 
@@ -405,7 +405,7 @@ def test_the_trial_prepares_the_fork_server(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(BaseProcess, "start", start)
     plan = make_plan({**LONELY, "engine": "auto"})
-    assert engines.choose_engine(plan, spec_of(plan))[0].engine == "sequential"
+    assert choose.choose_engine(plan, spec_of(plan))[0].engine == "sequential"
     assert Plan(**json.loads(seen[processes.WARM_UP_VARIABLE])["plan"]).game == LONELY["game"]
     assert {name: seen[name] for name in processes.ONE_THREAD} == processes.ONE_THREAD
     assert processes.WARM_UP_VARIABLE not in os.environ

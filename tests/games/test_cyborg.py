@@ -19,8 +19,8 @@ from remuda.core import rng
 from remuda.core.errors import ConfigError
 from remuda.core.game import make_game
 from remuda.core.rng import Stream
+from remuda.engines.choose import choose_engine
 from remuda.engines.collectors.task_size import task_size
-from remuda.engines.table import choose_engine
 from remuda.games.cage2.game import METRICS
 from remuda.games.cage2.network import ANALYSE, NAMES, RESTORE, VERBS, action_name, action_of
 from remuda.games.registry import find_game

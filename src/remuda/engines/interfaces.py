@@ -127,7 +127,9 @@ class CollectorCounters(SavedState):
 class TrainerCounters(SavedState):
     """The counters of trainers that survive stop and resume."""
 
-    lags: list[tuple[int, int]] = []  # pairs of policy lag in versions, and turns of agents learned from at that lag
+    lags: list[tuple[int, int]] = Field(
+        default_factory=list
+    )  # pairs of policy lag in versions, and turns of agents learned from at that lag
     waited_s: float = Field(0.0, ge=0)
     learners_waited_s: float = Field(0.0, ge=0)
 
@@ -285,7 +287,7 @@ class Trainers(ABC):
 
     def restore_counters(self, counters: TrainerCounters) -> None:
         """Go on counting from here."""
-        self.lags = Counter({lag: count for lag, count in counters.lags})
+        self.lags = Counter(dict(counters.lags))
         self.waited_s, self.learners_waited_s = counters.waited_s, counters.learners_waited_s
 
 

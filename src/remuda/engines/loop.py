@@ -3,8 +3,8 @@
 Hand out tasks, receive whatever is finished, give it to the learners, publish what they updated, report, save. Two
 ways to wait (`Loop.free`):
 
-- *by round*: round k is handed out once version k - lag of the weights is published, and nothing else is out. The result
-  does not depend on which worker is faster.
+- *by round*: round k is handed out once version k - lag of the weights is published, and nothing else is out. The
+  result does not depend on which worker is faster.
 - *free*: there is always a task out for every collector; whatever arrives first is learned first. `max_lag` bounds the
   policy lag, `on_lag` says what happens instead of exceeding it (`docs/lag.md`).
 """
@@ -54,7 +54,7 @@ class LoopState(SavedState):
     rounds: int = Field(0, ge=0)
     settled: int = Field(0, ge=0)
     published: int = Field(0, ge=0)
-    unfinished: list[int] = []
+    unfinished: list[int] = Field(default_factory=list)
     dropped: int = Field(0, ge=0)
 
 
@@ -301,7 +301,7 @@ class Loop:
         return sent
 
     def state(self) -> LoopState:
-        """Where the loop stands. Unfinished episodes were handed out and are in no complete round: to be played again."""
+        """Where the loop stands. Unfinished episodes are in no complete round: they will be played again."""
         return LoopState(
             rounds=self.rounds,
             settled=self.settled,

@@ -44,13 +44,13 @@ class FailureState(SavedState):
 
     played: int = Field(0, ge=0)
     failures: int = Field(0, ge=0)
-    given_up: list[int] = []
+    given_up: list[int] = Field(default_factory=list)
     invalid_episodes: int = Field(0, ge=0)
     updates_skipped: int = Field(0, ge=0)
-    attempts: list[tuple[str, int, int]] = []  # purpose, episode, how often it failed
+    attempts: list[tuple[str, int, int]] = Field(default_factory=list)  # purpose, episode, how often it failed
     first: str | None = None
-    reported: dict[str, int] = {}
-    failed_rounds: list[tuple[int, int, int]] = []  # agents first … last-1, rounds in a row
+    reported: dict[str, int] = Field(default_factory=dict)
+    failed_rounds: list[tuple[int, int, int]] = Field(default_factory=list)  # agents first … last-1, rounds in a row
 
 
 class FailureLog:

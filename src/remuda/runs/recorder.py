@@ -68,7 +68,7 @@ class RecorderState(SavedState):
     learn_cpu_s: float = Field(0.0, ge=0)
     best: float | None = None
     evaluation: dict[str, Any] | None = None
-    processes: dict[str, ProcessTotals] = {}
+    processes: dict[str, ProcessTotals] = Field(default_factory=dict)
 
 
 class BackgroundWriter:

@@ -101,17 +101,15 @@ class TrainState(SavedState):
         """Refuse a checkpoint that was trained with other settings than the plan has."""
         try:
             before, now = json.loads(self.plan), json.loads(plan_identity(plan))
-            different = next(
-                ((name, before.get(name), now[name]) for name in DECIDING if before.get(name) != now[name])
-            )
+            different = next((name, before.get(name), now[name]) for name in DECIDING if before.get(name) != now[name])
         except StopIteration:
             return
         except (ValueError, RecursionError, AttributeError):
             raise CheckpointError(f"checkpoint {path} cannot be resumed: its plan is missing or wrong") from None
         name, old, new = different
         raise CheckpointError(
-            f"checkpoint {path} belongs to another plan: it was trained with {_named(name, old, new)}; put that back, or "
-            "train a new run"
+            f"checkpoint {path} belongs to another plan: it was trained with {_named(name, old, new)}; "
+            "put that back, or train a new run"
         )
 
     def restore(self, path: Path, loop: Loop, failure_log: FailureLog, recorder: Recorder) -> None:

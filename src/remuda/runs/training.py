@@ -18,11 +18,12 @@ from remuda.core.errors import ConfigError, RunError, Stopped
 from remuda.core.kernels import is_cached
 from remuda.core.plan import Plan
 from remuda.core.threads import keep_freed_memory, one_thread_each
+from remuda.engines.choose import cannot_run, check_engine, choose_engine, engine_lines, resolve_device
 from remuda.engines.collectors.warm_up import warm_up_request
 from remuda.engines.context import EngineContext
 from remuda.engines.interfaces import Collectors, Trainers, Update
 from remuda.engines.loop import Loop
-from remuda.engines.table import cannot_run, check_engine, choose_engine, engine_lines, find_engine, resolve_device
+from remuda.engines.table import find_engine
 from remuda.games.registry import find_game, name_of, refuse_while_importing
 from remuda.learners.herd import assign, parameters, tolerated_lag
 from remuda.rollout.warm_up import warm_up

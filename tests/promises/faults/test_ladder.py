@@ -277,5 +277,5 @@ def test_a_learner_that_keeps_raising_ends_the_run_after_saving(
         with pytest.raises(LearnerError, match=rf"out of luck.*this was round {MAX_FAILED_ROUNDS} in a row"):
             train(**ENGINES[engine], what="nothing")
     saved = json.loads((remuda.Run(tmp_path / "run").checkpoints()[0] / "checkpoint.json").read_text())
-    assert saved["rounds"] >= MAX_FAILED_ROUNDS
+    assert saved["loop"]["rounds"] >= MAX_FAILED_ROUNDS
     assert remuda.resume(tmp_path / "run", quiet=True).result["finished"]

@@ -77,7 +77,7 @@ def test_what_cannot_be_extended_says_so(train: Any) -> None:
     with pytest.raises(RunError, match="cannot be extended: its last round had fewer than 3 episodes"):
         remuda.resume(run.path, total_episodes=30, quiet=True)
     assert remuda.Run(run.path).plan.total_episodes == 11, "nothing was changed"
-    with pytest.raises(ConfigError, match="total_episodes=5: .* has trained 11 episodes already; give more than that"):
+    with pytest.raises(ConfigError, match=r"total_episodes=5: .* has trained 11 episodes already; give more than that"):
         remuda.resume(run.path, total_episodes=5, quiet=True)
 
 

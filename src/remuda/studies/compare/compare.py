@@ -84,6 +84,6 @@ def _staffs(engine: str, tried: Sequence[int], cores: int) -> list[int]:
     """Numbers of workers somebody with so many cores would think of."""
     if engine == "sequential":
         return [1]
-    if not ENGINES[engine].hires:
+    if not ENGINES[engine].has_workers:
         return [cores]
     return sorted({*tried, cores, max(1, cores // 4)})

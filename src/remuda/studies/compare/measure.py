@@ -131,7 +131,7 @@ def variants(engines: str, counts: Sequence[int]) -> list[EngineVariant]:
     for name in names:
         if name == "sequential":
             result.append(EngineVariant(name, 1))
-        elif ENGINES[name].hires:
+        elif ENGINES[name].has_workers:
             result += [EngineVariant(name, count) for count in sorted(set(counts))]
         else:  # threads in one process: more of them than cores help nobody
             result += [EngineVariant(name, count) for count in sorted({min(count, cores()) for count in counts})]
