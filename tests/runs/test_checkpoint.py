@@ -273,7 +273,8 @@ def test_remaking_alone_is_accepted(trained: Any, copy_of: Any) -> None:
     "facts",
     [
         {"plan": "{}"}, {"plan": "x"}, {"agents": 3}, {"players": ["random"]}, {"loop.rounds": "3"},
-        {"loop.rounds": -1}, {"loop.rounds": 10**9}, {"loop.published": None}, {"loop.published": 2}, {"collectors": 5}, {"more": 1},
+        {"loop.rounds": -1}, {"loop.rounds": 10**9}, {"loop.published": None}, {"loop.published": 2},
+        {"collectors": 5}, {"more": 1},
         {"recorder.agent_steps": "many"}, {"recorder.best": "good"}, {"failures.attempts": [["train", 1]]},
     ],
     ids=str,

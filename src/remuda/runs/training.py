@@ -230,7 +230,7 @@ def _train(job: Job) -> Run:
             recorder.failed(text)
 
         pictures = [Pictures(progress.say)] if plan.pictures else []
-        callbacks = [Tables(), TensorBoard(), progress, *own_callbacks, *pictures]
+        callbacks = [Tables(progress.say), TensorBoard(), progress, *own_callbacks, *pictures]
         recorder = Recorder(context, callbacks, request, snapshot)
         worker_pool.say = progress.say
         loop = Loop(

@@ -23,11 +23,19 @@ MAX_AGENTS = 12
 """Agents the panel lists one by one; the rest are summed up."""
 
 
+class QuietConsole(Console):
+    """A console that goes quiet when nobody reads it any more; rich's own would end the process."""
+
+    def on_broken_pipe(self) -> None:
+        """Show nothing from now on."""
+        self.quiet = True
+
+
 class Progress(Callback):
     """Shows a run on the console, and writes what it shows to console.log."""
 
     def __init__(self, total_episodes: int, done: int = 0, log: Path | None = None, quiet: bool = False) -> None:
-        self.console = Console(stderr=True, quiet=quiet, soft_wrap=True)
+        self.console = QuietConsole(stderr=True, quiet=quiet, soft_wrap=True)
         self.total = total_episodes
         self._log = log.open("a", encoding="utf-8") if log else None
         self._bar = Bar(

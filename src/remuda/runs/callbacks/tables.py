@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -52,7 +52,8 @@ class CsvTable:
 class Tables(Callback):
     """Writes metrics.csv, evaluations.csv and system.csv."""
 
-    def __init__(self) -> None:
+    def __init__(self, say: Callable[[str], None] = lambda text: None) -> None:
+        self._say = say
         self._files: dict[str, CsvTable] = {}
 
     def start(self, training: Training) -> None:
@@ -64,7 +65,9 @@ class Tables(Callback):
         }
         with storage_errors(training.path):
             for name, (names, rounds) in columns.items():
-                keep_rounds(training.path / name, rounds)
+                lost = keep_rounds(training.path / name, names, rounds)
+                if lost and name != EVALUATIONS:
+                    self._say(f"{name}: {lost} of {rounds} rounds are not in it any more; training is not affected")
                 self._files[name] = CsvTable(training.path / name, names, keys=())
 
     def learned(self, training: Training, rows: Sequence[Row], system: Row) -> None:
@@ -90,20 +93,34 @@ def as_written(value: Any) -> Any:
     return f"{value:.6g}" if isinstance(value, float | np.floating) else value
 
 
-def keep_rounds(path: Path, rounds: int) -> None:
-    """Drop the rows after round `rounds`: they will be written again."""
+def keep_rounds(path: Path, columns: Sequence[str], rounds: int) -> int:
+    """Bring a table to the end of round `rounds`: later rows are removed, for they will be written again.
+
+    A power failure may leave rows that are missing, cut short or zeroed; all rows of such rounds are removed.
+    Returns how many of the rounds before are not in the table any more (evaluations do not have a row for each).
+    """
     if not path.exists() or path.stat().st_size == 0:
-        return
-    with path.open(newline="", encoding="utf-8") as file:
-        reader = csv.DictReader(file)
-        names = reader.fieldnames or []
-        rows = [row for row in reader if None not in row.values() and int(row["round"]) <= rounds]
+        return rounds
+    lines = path.read_bytes().decode("utf-8", errors="replace").splitlines(keepends=True)
+    intact = [line for line in lines[1:] if "\0" not in line and line.endswith("\n")]
+    kept = [row for row in csv.reader(intact) if _is_whole(row, columns)]
+    by_round: dict[int, list[list[str]]] = {}
+    for row in kept:
+        by_round.setdefault(int(row[columns.index("round")]), []).append(row)
+    size = max((len(rows) for rows in by_round.values()), default=0)
+    whole = {number: rows for number, rows in by_round.items() if len(rows) == size and 0 <= number <= rounds}
     draft = path.with_suffix(".draft")
     with draft.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, names)
-        writer.writeheader()
-        writer.writerows(rows)
+        writer = csv.writer(file)
+        writer.writerow(columns)
+        for number in sorted(whole):
+            writer.writerows(whole[number])
     draft.replace(path)
+    return rounds - len(whole)
+
+
+def _is_whole(row: list[str], columns: Sequence[str]) -> bool:
+    return len(row) == len(columns) and row[columns.index("round")].isascii() and row[columns.index("round")].isdigit()
 
 
 def read_table(path: Path) -> Table:

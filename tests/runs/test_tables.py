@@ -1,0 +1,60 @@
+"""The tables of a run after a power failure, and a console that nobody reads."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import remuda
+
+
+def stop_at(round_: int) -> Any:
+    return lambda rows: rows[0]["round"] < round_
+
+
+def lose_a_row(path: Path) -> None:
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[:2] + lines[3:]))
+
+
+def cut_the_last_row(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-9])
+
+
+def zero_the_end(path: Path) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[:-40] + b"\0" * 40)
+
+
+def lose_everything(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+@pytest.mark.parametrize("damage", [lose_a_row, cut_the_last_row, zero_the_end, lose_everything])
+@pytest.mark.parametrize("name", ["metrics.csv", "system.csv"])
+def test_a_damaged_table_is_brought_to_the_checkpoint(train: Any, trained: Any, name: str, damage: Any) -> None:
+    run = train(callback=stop_at(3))
+    damage(run.path / name)
+    whole = remuda.resume(run.path, quiet=True)
+    assert whole.result["weights_sha256"] == trained().result["weights_sha256"]
+    assert f"{name}: " in (run.path / "console.log").read_text()
+    rounds = whole.metrics["round"] if name == "metrics.csv" else None
+    if rounds is not None:
+        assert sorted(set(rounds)) == [1 + k for k in range(4) if 1 + k in set(rounds)]
+        assert all((rounds == number).sum() == 2 for number in set(rounds))
+        assert 4 in rounds
+    assert remuda.Run(run.path).finished
+
+
+@pytest.mark.parametrize("reader", ["head -1", "head -c 10", "true", "sh -c 'exec 0<&-; sleep 0.2'"])
+def test_a_closed_pipe_does_not_lose_the_run(words: list[str], tmp_path: Path, reader: str) -> None:
+    out = tmp_path / "run"
+    command = f"{sys.executable} -m remuda train {' '.join(map(repr, words))} --out {out} 2>&1 | {reader}"
+    subprocess.run(["bash", "-c", command], timeout=120, capture_output=True, check=False)
+    run = remuda.Run(out)
+    assert run.finished
+    assert run.result["episodes"] == 12
