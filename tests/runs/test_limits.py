@@ -18,14 +18,14 @@ def test_memory_is_refused_with_what_is_needed_and_free(
     train: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(limits, "free_memory", lambda: 1000)
-    with pytest.raises(ConfigError, match=r"needs .* GiB of memory .* GiB are free: lower agents"):
+    with pytest.raises(ConfigError, match=r"needs .* of memory .*, 1000 bytes are free: lower agents"):
         train()
     assert not (tmp_path / "run").exists()
 
 
 def test_disk_is_refused(train: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=1000))
-    with pytest.raises(ConfigError, match=r"GiB of disk for its checkpoints, .* use another --out"):
+    with pytest.raises(ConfigError, match=r"of disk for its checkpoints, 1000 bytes are free .* use another --out"):
         train()
     assert not (tmp_path / "run").exists()
 
@@ -45,3 +45,15 @@ def test_too_many_workers_for_the_open_files(train: Any, monkeypatch: pytest.Mon
         ConfigError, match=r"n_workers=2 needs 72 open files, this process may have 68: .*at most 1 workers"
     ):
         train(engine="executor", n_workers=2)
+
+
+def test_so_few_open_files_that_no_worker_fits(train: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (20, 20))
+    with pytest.raises(ConfigError, match=r"use an engine without processes \(engine=vectorized\)"):
+        train(engine="executor", n_workers=2)
+
+
+def test_an_evaluation_larger_than_memory_is_refused(train: Any, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"evaluate_episodes=1000000000000 needs .* GiB of memory .* lower evaluate"):
+        train(evaluate_episodes=10**12)
+    assert not (tmp_path / "run").exists()

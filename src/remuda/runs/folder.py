@@ -6,7 +6,8 @@ import fcntl
 import re
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 
 from remuda.core.errors import ConfigError, RunError
@@ -21,12 +22,24 @@ RUNS = Path("runs")
 
 
 def new_folder(out: Path | str | None, plan: Plan) -> Path:
-    """The directory asked for if it is free, else the next number under runs/."""
+    """The directory asked for if it is free, else the next number under runs/, which is made at once.
+
+    Making it is what reserves it: two processes that start at the same time get two numbers.
+    """
     if out is not None:
         return free_folder(Path(out))
     name = re.sub(r"[^\w-]", "-", plan.game)
     taken = [int(path.name[-3:]) for path in RUNS.glob(f"{name}-[0-9][0-9][0-9]")]
-    return RUNS / f"{name}-{max(taken, default=0) + 1:03d}"
+    for number in count(max(taken, default=0) + 1):
+        folder = RUNS / f"{name}-{number:03d}"
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise RunError(f"{folder} cannot be written: {error.strerror}") from None
+        return folder
+    raise AssertionError("count() ends never")
 
 
 def free_folder(folder: Path) -> Path:
@@ -52,10 +65,10 @@ def locked(folder: Path) -> Iterator[None]:
         yield
 
 
-def prepare(folder: Path, plan: Plan, fresh: bool) -> None:
+def prepare(folder: Path, plan: Plan, is_new: bool) -> None:
     """Write the plan. Where a run goes on, put back checkpoints that a process that died was replacing."""
     with storage_errors(folder):
-        if not fresh:
+        if not is_new:
             checkpoint.recover(folder)
             checkpoint.recover(folder / checkpoint.CHECKPOINTS)
         elif {path.name for path in folder.iterdir()} - {LOCK}:
@@ -76,8 +89,12 @@ def removed_if_refused(folder: Path) -> Iterator[None]:
     """Remove the directory of a run that could not be started."""
     try:
         yield
-    except ConfigError:
-        if not any((folder / checkpoint.CHECKPOINTS).glob("*")):
+    except BaseException as error:
+        if not (folder / CONFIG).exists():
+            with suppress(OSError):
+                (folder / LOCK).unlink(missing_ok=True)
+                folder.rmdir()  # refused where it is not empty
+        elif isinstance(error, ConfigError) and not any((folder / checkpoint.CHECKPOINTS).glob("*")):
             shutil.rmtree(folder, ignore_errors=True)
         raise
 

@@ -24,26 +24,44 @@ GIB = 2**30
 
 
 def check_limits(context: EngineContext, collectors: Collectors, trainers: Trainers) -> None:
-    """Refuse a plan that this machine cannot carry, with what would help."""
+    """Refuse a plan that this machine cannot carry, and say what would help."""
     held, moving = memory_needed(context.plan, context.spec, collectors, trainers)
-    needed, free = 2 * held + moving, free_memory()  # a checkpoint is taken from a copy
+    needed, free = 2 * held + moving, free_memory()  # a checkpoint is written from a copy
     if needed > free:
         raise ConfigError(
-            f"this plan needs {needed / GIB:,.1f} GiB of memory ({held / GIB:,.1f} for the herd, as much again while "
-            f"it is saved), {free / GIB:,.1f} GiB are free: {REMEDY}"
+            f"this plan needs {size(needed)} of memory ({size(held)} for the herd, as much again while "
+            f"it is saved), {size(free)} are free: {REMEDY}"
+        )
+    evaluation = context.plan.evaluate_episodes * _episode_bytes(context.spec)
+    if needed + evaluation > free:
+        raise ConfigError(
+            f"evaluate_episodes={context.plan.evaluate_episodes} needs {size(evaluation)} of memory besides "
+            f"{size(needed)} for training, {size(free)} are free: lower evaluate_episodes"
         )
     _check_disk(context, held)
     _check_shared_memory(context.plan.engine, collectors.store_bytes())
     _check_descriptors(len(context.worker_pool.workers))
 
 
+def size(count: int) -> str:
+    """Bytes in the unit a person would use."""
+    for unit, name in ((GIB, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if count >= unit:
+            return f"{count / unit:,.1f} {name}"
+    return f"{max(count, 0)} bytes"
+
+
 def memory_needed(plan: Plan, spec: GameSpec, collectors: Collectors, trainers: Trainers) -> tuple[int, int]:
     """Bytes the learners will hold, and bytes of a round of episodes on its way to them."""
-    held = trainers.memory_bytes()
+    moving = _episode_bytes(spec) * plan.round_episodes * (1 + plan.lag)
+    return trainers.memory_bytes(), max(moving, collectors.memory_bytes())
+
+
+def _episode_bytes(spec: GameSpec) -> int:
+    """Bytes of the longest episode, of all groups."""
     rest = 40  # bytes per agent and turn: action, age, reward, flags, what the policy adds
-    obs = sum((int(np.prod(g.obs_shape)) * np.dtype(g.obs_dtype).itemsize + rest) * g.size for g in spec.groups)
-    moving = obs * (spec.turns + 1) * plan.round_episodes * (1 + plan.lag)
-    return held, max(moving, collectors.memory_bytes())
+    each = sum((int(np.prod(g.obs_shape)) * np.dtype(g.obs_dtype).itemsize + rest) * g.size for g in spec.groups)
+    return each * (spec.turns + 1)
 
 
 def free_memory() -> int:
@@ -67,7 +85,7 @@ def _check_disk(context: EngineContext, held: int) -> None:
     needed, free = 2 * held, shutil.disk_usage(place).free
     if needed > free:
         raise ConfigError(
-            f"this plan needs {needed / GIB:,.1f} GiB of disk for its checkpoints, {free / GIB:,.1f} GiB are free "
+            f"this plan needs {size(needed)} of disk for its checkpoints, {size(free)} are free "
             f"at {place}: use another --out, or {REMEDY}"
         )
 
@@ -89,9 +107,11 @@ def _check_descriptors(workers: int) -> None:
     needed = DESCRIPTORS + DESCRIPTORS_EACH * workers
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and needed > hard:
+        most = (hard - DESCRIPTORS) // DESCRIPTORS_EACH
+        instead = f"use at most {most} workers" if most > 0 else "use an engine without processes (engine=vectorized)"
         raise ConfigError(
             f"n_workers={workers} needs {needed} open files, this process may have {hard}: "
-            f"`ulimit -Hn {needed}` (as root), or use at most {(hard - DESCRIPTORS) // DESCRIPTORS_EACH} workers"
+            f"`ulimit -Hn {needed}` (as root), or {instead}"
         )
     if soft != resource.RLIM_INFINITY and needed > soft:
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))

@@ -15,10 +15,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, ValidationError
 
-from remuda.core.errors import CheckpointError, ConfigError, first_line
+from remuda.core.errors import CheckpointError, ConfigError, LearnerError, first_line
 from remuda.core.plan import Plan
 from remuda.core.saved_state import SavedState
 from remuda.engines.interfaces import CollectorCounters, TrainerCounters, Update
@@ -64,6 +65,7 @@ class TrainState(SavedState):
             "learner": loop.trainers.state(),
             "policy": recorder.named(loop.trainers.rows()),
         }
+        _refuse_values_that_are_not_finite(arrays, recorder)
         acting = loop.published.rows
         if loop.published.version != loop.trainers.version and acting is not None:
             arrays["acting"] = {str(part): rows for part, rows in acting.items()}
@@ -134,6 +136,19 @@ class TrainState(SavedState):
         loop.trainers.restore_counters(self.trainers)
         failure_log.restore(self.failures)
         recorder.restore(self.recorder, loop.trainers.lags)
+
+
+def _refuse_values_that_are_not_finite(arrays: Mapping[str, checkpoint.Arrays], recorder: Recorder) -> None:
+    """Such a checkpoint could never be used again; the last good one is kept instead."""
+    for name, array in arrays["learner"].items():
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            part, _, what = name.partition("/")
+            rows = ~np.isfinite(array.reshape(len(array), -1)).all(axis=1)
+            agent = recorder.parts[int(part)].herd_first + int(np.flatnonzero(rows)[0])
+            raise LearnerError(
+                f"agent {agent} has {what} that are not finite: nothing was saved, the last checkpoint is kept; "
+                "lower its learning rate (lr) or the size of rewards, and `remuda resume` or train anew"
+            )
 
 
 def _named(name: str, old: Any, new: Any) -> str:

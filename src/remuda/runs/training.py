@@ -109,6 +109,9 @@ def resume(
     plan = run.changed({name: value for name, value in changes.items() if value is not None})
     if total_episodes is not None and total_episodes != run.plan.total_episodes:
         return _extend(run, plan, checkpoint_name, callbacks, quiet)
+    if not run.checkpoints() and checkpoint_name is None:
+        notes = [f"{run.path} has no checkpoint yet: training starts from the beginning"]
+        return _train(Job(run.path, plan, callbacks, quiet, notes=notes, is_new=False))
     start_from = run.checkpoint(checkpoint_name)
     state = TrainState.read(start_from, plan)
     if state.loop.settled == plan.rounds and run.finished:
@@ -185,11 +188,13 @@ class Job:
     start_from: Path | None = None  # a checkpoint
     asked: str = ""  # how the engine was asked for, where it was not by name
     notes: Sequence[str] = ()  # lines to show before training
+    is_new: bool = True  # the folder is to be a new run
 
 
 def _train(job: Job) -> Run:
     """Build everything (a bad plan fails before anything is written), train, and write the result."""
     request, folder, fresh = StopRequest(), job.folder, job.start_from is None
+    is_new = fresh and job.is_new
     compiled = _is_compiled(job.plan)
     spec = spec_of(job.plan)
     plan, choice = choose_engine(job.plan, spec)
@@ -207,15 +212,15 @@ def _train(job: Job) -> Run:
         last_state=lambda: checkpoint.newest_learner_state(folder / checkpoint.CHECKPOINTS),
     )
     with ExitStack() as stack:
+        if is_new:
+            stack.enter_context(removed_if_refused(folder))
         keep_freed_memory()
         stack.enter_context(one_thread_each())
         collectors, trainers = _build(context)
         state = None if job.start_from is None else TrainState.read(job.start_from, plan)
         learned_before = Run(plan.warm_start).warm_start_state() if plan.warm_start is not None and fresh else None
         stack.enter_context(locked(folder))
-        prepare(folder, plan, fresh)
-        if fresh:
-            stack.enter_context(removed_if_refused(folder))
+        prepare(folder, plan, is_new)
         worker_pool.timeline = stack.enter_context(timeline.recording(folder, plan.timeline))
         done = 0 if state is None else state.episodes
         progress = stack.enter_context(Progress(plan.total_episodes, done, folder / "console.log", job.quiet))

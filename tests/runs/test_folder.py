@@ -1,0 +1,48 @@
+"""Run directories: reserved at once, removed if the run is refused, restarted if nothing was saved."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import remuda
+from remuda.core.errors import LearnerError
+
+
+def test_two_that_start_at_once_get_two_folders(words: list[str], tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "remuda", "train", *words]
+    both = [subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) for _ in range(3)]
+    said = [process.communicate(timeout=120)[1] for process in both]
+    assert [process.returncode for process in both] == [0, 0, 0], said
+    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == [f"treasurehunt-00{k}" for k in (1, 2, 3)]
+
+
+def test_a_refused_plan_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny: dict[str, Any]) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(remuda.RemudaError):
+        remuda.train("treasurehunt", quiet=True, **{**tiny, "evaluate_episodes": 10**12})
+    assert list((tmp_path / "runs").iterdir()) == []
+
+
+def test_a_run_without_a_checkpoint_starts_from_the_beginning(train: Any, trained: Any) -> None:
+    run = train()
+    shutil.rmtree(run.path / "checkpoints")
+    (run.path / "result.json").unlink()
+    again = remuda.resume(run.path, quiet=True)
+    assert again.result["weights_sha256"] == trained().result["weights_sha256"]
+    assert len(again.metrics["round"]) == len(trained().metrics["round"])
+    assert "has no checkpoint yet: training starts from the beginning" in (run.path / "console.log").read_text()
+
+
+def test_weights_that_are_not_finite_are_never_saved(train: Any, tmp_path: Path) -> None:
+    with pytest.raises(LearnerError, match=r"agent \d has .* not finite: nothing was saved"):
+        train(lr=3e38, total_episodes=60)
+    run = remuda.Run(tmp_path / "run")
+    for path in run.checkpoints():
+        remuda.resume(run.path, checkpoint_name=path.name, quiet=True, callbacks=[lambda rows: False])
+        break
