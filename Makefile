@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup train test test-slow check format bench clean
+.PHONY: setup train test test-promises test-slow check format bench clean
 
 setup: $(READY)
 
@@ -17,9 +17,15 @@ $(READY): requirements.lock pyproject.toml
 train: setup
 	$(BIN)/remuda train treasurehunt
 
+# What a newcomer waits for: every module, and every engine, learner, game and promise once.
 test: setup
-	$(BIN)/pytest -m "not slow"
+	$(BIN)/pytest -m "not slow and not promise"
 
+# The promises in full: matrix, resume, faults and short chaos, Ray, adapters, hostile files.
+test-promises: setup
+	$(BIN)/pytest -m "promise and not slow"
+
+# Everything, with the slow ones.
 test-slow: setup
 	$(BIN)/pytest
 
@@ -27,6 +33,7 @@ check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 format: setup
 	$(BIN)/ruff format .

@@ -32,6 +32,19 @@ TINY: dict[str, Any] = {
 
 Train = Callable[..., remuda.Run]
 
+HERE = Path(__file__).parent
+PROMISES = tuple(
+    HERE / name for name in ("promises", "adapters", "games/test_cyborg.py", "studies/compare/test_compare.py")
+)
+"""Tests in here run in `make test-promises`, unless they are marked quick."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of promises."""
+    for item in items:
+        if any(item.path.is_relative_to(place) for place in PROMISES) and not item.get_closest_marker("quick"):
+            item.add_marker("promise")
+
 
 @dataclass(frozen=True)
 class Outcome:

@@ -24,6 +24,7 @@ from remuda.learners.herd import bind_policy, weights_sha256
 from remuda.learners.registry import LEARNERS
 from remuda.runs import checkpoint
 from remuda.runs.callbacks.base import Callback, Row, Training
+from remuda.runs.run import Run
 
 Snapshot = Callable[[Loop], tuple[dict[str, checkpoint.Arrays], Row]]
 """Takes the state of training: arrays by file, and the index."""
@@ -103,11 +104,12 @@ class Recorder:
     def __init__(
         self,
         context: EngineContext,
+        run: Run,
         callbacks: Sequence[Callback],
         request_stop: Callable[[str], None],
         snapshot: Snapshot,
     ) -> None:
-        self.folder = context.folder
+        self.run, self.folder = run, run.path
         self.plan, self.spec, self.parts = context.plan, context.spec, context.parts
         self.bindings = [bind_policy(part, context.plan, context.spec, context.device) for part in context.parts]
         self.callbacks = callbacks
@@ -131,7 +133,7 @@ class Recorder:
         of_learners = [name for part in self.parts if part.learns for name in LEARNERS[part.player].metrics]
         self.training = Training(
             config=self.plan,
-            path=self.folder,
+            run=self.run,
             rounds=rounds,
             settled=settled,
             metrics=list(dict.fromkeys([*of_game, *of_learners])),

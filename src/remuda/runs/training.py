@@ -236,7 +236,7 @@ def _train(job: Job) -> Run:
 
         pictures = [Pictures(progress.say)] if plan.pictures else []
         callbacks = [Tables(progress.say), TensorBoard(), progress, *own_callbacks, *pictures]
-        recorder = Recorder(context, callbacks, request, snapshot)
+        recorder = Recorder(context, Run(folder), callbacks, request, snapshot)
         worker_pool.say = progress.say
         loop = Loop(
             plan, collectors, trainers, recorder, failure_log, request.check, Update(0, trainers.rows()),

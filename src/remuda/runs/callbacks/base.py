@@ -32,7 +32,7 @@ class Training:
     """What a callback may know about the run it listens to."""
 
     config: Plan
-    path: Path
+    run: Run  # the run directory, for reading
     rounds: int  # done when training started; more than 0 where a run goes on
     settled: int  # rounds after which evaluations were done when training started
     metrics: Sequence[str]  # names of the metrics in the rows of `learned`
@@ -40,11 +40,9 @@ class Training:
     stop: Callable[[str], None]  # ends the run after this round, saved; the reason is shown
 
     @property
-    def run(self) -> Run:
-        """The run directory, for reading."""
-        from remuda.runs.run import Run
-
-        return Run(self.path)
+    def path(self) -> Path:
+        """The run directory."""
+        return self.run.path
 
 
 class Callback:
