@@ -24,7 +24,7 @@ from remuda.rollout.warm_up import random_bindings
 
 AGENTS, WORLDS, TURNS = 3, 4, 30
 OPTIONS = IQNOptions(
-    layer=20, frames=3, quantiles=6, acting_quantiles=5, batch_size=16, memory=500, lr=0.01, n_step=3, tau=0.001
+    layer=20, frames=3, quantiles=6, acting_quantiles=5, batch_size=16, replay_size=500, lr=0.01, n_step=3, tau=0.001
 )
 
 
@@ -86,7 +86,7 @@ def plain_update(own: IQN, agent: int) -> dict[str, tuple[np.ndarray, np.ndarray
     online, target = Plain(named), Plain(named)
     keys = own._keys(slice(0, AGENTS), 0)
     gamma = np.full(AGENTS, 0.99)
-    batch = own.memory.sample(0, AGENTS, keys[Stream.SAMPLE], 16, 3, gamma)
+    batch = own.replay.sample(0, AGENTS, keys[Stream.SAMPLE], 16, 3, gamma)
     u = torch.from_numpy(rng.uniforms(keys[Stream.TAU], 2 * 16 * 6)[agent]).float()
     taus, target_taus = u[: 16 * 6].view(16, 6), u[16 * 6 :].view(16, 6)
     x, next_x = (torch.from_numpy(a[agent]).float() for a in (batch.obs, batch.next_obs))

@@ -27,7 +27,7 @@ from remuda.rollout.warm_up import random_bindings
 
 AGENTS, WORLDS, TURNS, UPDATES = 5, 3, 12, 3
 OTHERS = [0, 1, 3, 4]  # everybody but agent 2
-SMALL = {"layer": 12, "frames": 2, "quantiles": 3, "acting_quantiles": 3, "batch_size": 8, "memory": 100}
+SMALL = {"layer": 12, "frames": 2, "quantiles": 3, "acting_quantiles": 3, "batch_size": 8, "replay_size": 100}
 GAME = {"agents": AGENTS, "height": 7, "width": 7, "turns": TURNS, "spawn": 0.2}
 ROUNDS = 3
 
@@ -146,7 +146,7 @@ def test_slices_of_the_herd_learn_what_the_herd_learns(usual: dict[str, NDArray[
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_default_networks_learn_stacked_what_they_learn_alone(precision: str) -> None:
     default = {**dict.fromkeys(SMALL), "layer": 250, "frames": 5, "quantiles": 12, "acting_quantiles": 8}
-    default = {**default, "batch_size": 64, "memory": 200}
+    default = {**default, "batch_size": 64, "replay_size": 200}
     rounds = fragments()[:2]
 
     def at_precision(first: int, last: int) -> Learner:

@@ -173,7 +173,7 @@ class ReplayBuffer:
         for agent in range(self.agents):
             _check_ring(state["leads"][agent], state["lengths"][agent], int(state["heads"][agent]))
         if state["actions"].min() < 0 or state["actions"].max() >= self.choices:
-            raise CheckpointError("the checkpoint's memory has actions that this game has not")
+            raise CheckpointError("the checkpoint's replay buffer has actions that this game does not have")
         for name in ("obs", "actions", "rewards", "terminated", "mask"):
             if name in mine:
                 mine[name][:] = state[name]
@@ -207,7 +207,7 @@ def _check_ring(leads: NDArray[np.int32], lengths: NDArray[np.int32], head: int)
         and not ((begins < head) & (ends > head)).any()
     )
     if not good:
-        raise CheckpointError("the checkpoint's memory points outside itself: it was altered")
+        raise CheckpointError("the checkpoint's replay buffer has segments outside its capacity: the file was altered")
 
 
 def _runs(fragment: Fragment, world: int, agent: int) -> list[tuple[int, int]]:

@@ -28,7 +28,7 @@ COMMON: dict[str, Any] = {
     "checkpoint_every": 4, "device": "cpu", "pictures": False, "deterministic": True, "max_failures": 1.0,
 }  # fmt: skip
 LEARNERS: dict[str, dict[str, Any]] = {
-    "iqn": {"layer": 16, "quantiles": 4, "acting_quantiles": 4, "frames": 2, "batch_size": 8, "memory": 256},
+    "iqn": {"layer": 16, "quantiles": 4, "acting_quantiles": 4, "frames": 2, "batch_size": 8, "replay_size": 256},
     "ppo": {"learner": "ppo", "layers": [8], "minibatches": 2},
 }
 PLAN = {**COMMON, **LEARNERS["iqn"]}

@@ -20,7 +20,7 @@ GAMES: dict[str, dict[str, Any]] = {
     "cage2": {"steps": 9, "red": "mixed", "green": True},
 }
 TUNED: dict[str, dict[str, Any]] = {
-    "iqn": {"layer": 16, "quantiles": 4, "acting_quantiles": 4, "frames": 2, "batch_size": 8, "memory": 200},
+    "iqn": {"layer": 16, "quantiles": 4, "acting_quantiles": 4, "frames": 2, "batch_size": 8, "replay_size": 200},
     "ppo": {"layers": [16, 8], "frames": 2, "passes": 2, "minibatches": 2, "normalise_observations": True},
 }
 PLAN: dict[str, Any] = {

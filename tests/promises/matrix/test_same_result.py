@@ -19,7 +19,7 @@ PLANS: dict[str, dict[str, Any]] = {
     "rounds larger than the worlds, lag": {"worlds": 2, "episodes_per_update": 5, "total_episodes": 12, "lag": 1},
     "half an update": {"updates_per_episode": 0.4, "episodes_per_update": 2},
     "two and a half updates": {"updates_per_episode": 2.5, "episodes_per_update": 1},
-    "a memory that overflows": {"memory": 40, "total_episodes": 18},
+    "a replay buffer that overflows": {"replay_size": 40, "total_episodes": 18},
     "options that differ per world": {"spawn": [0.05, 0.1, 0.3], "gem": [10.0, 20.0]},
     "values that differ per agent": {"lr": [1e-3, "1e-3:1e-5"], "gamma": [0.9, 0.99], "epsilon": [0.5, "1:0:0.5"]},
     "odd widths": {"layer": 13, "batch_size": 9, "quantiles": 3, "acting_quantiles": 3, "frames": 3},
@@ -27,7 +27,7 @@ PLANS: dict[str, dict[str, Any]] = {
     "bf16": {"precision": "bf16"},
     "the default network": {
         "height": 21, "width": 21, "turns": 100, "spawn": 0.005, "layer": 250, "quantiles": 12,
-        "acting_quantiles": 8, "frames": 5, "batch_size": 64, "memory": None, "worlds": 5, "total_episodes": 10,
+        "acting_quantiles": 8, "frames": 5, "batch_size": 64, "replay_size": None, "worlds": 5, "total_episodes": 10,
     },
 }  # fmt: skip
 

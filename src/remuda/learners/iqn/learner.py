@@ -25,7 +25,7 @@ from remuda.learners.replay import ReplayBuffer, TransitionBatch
 from remuda.learners.schedule import schedule
 from remuda.learners.stack import Adam, chunks, init_keys, pad_windows
 
-LEAST_MEMORY = 16_384
+MIN_REPLAY_SIZE = 16_384
 
 
 class IQN(Learner):
@@ -38,7 +38,7 @@ class IQN(Learner):
         super().__init__(context, options)
         self.options: IQNOptions = options
         self.network = IQNNetwork(context.group, options, context.precision, context.device)
-        self.memory = ReplayBuffer(context.group, context.agents, self._capacity(), options.frames)
+        self.replay = ReplayBuffer(context.group, context.agents, self._capacity(), options.frames)
         first = self.network.initial(init_keys(context.seed, context.numbers))
         self.weights = torch.from_numpy(first).to(context.device)
         self.target = self.weights.clone()
@@ -54,19 +54,19 @@ class IQN(Learner):
         """Observations to keep per agent; refuses a memory in which learning could never start."""
         options, context = self.options, self.context
         segment = context.turns + options.frames
-        automatic = max(LEAST_MEMORY, 4 * context.round_episodes * (context.turns + 1), segment)
-        capacity = automatic if options.memory is None else options.memory
+        automatic = max(MIN_REPLAY_SIZE, 4 * context.round_episodes * (context.turns + 1), segment)
+        capacity = automatic if options.replay_size is None else options.replay_size
         if capacity < segment:
             raise ConfigError(
-                f"memory={capacity} cannot hold one episode of {context.turns} turns: give at least {segment}"
+                f"replay_size={capacity} cannot hold one episode of {context.turns} turns: give at least {segment}"
             )
         starts = options.learning_starts or options.batch_size
         holds = capacity // (context.turns + 1) * context.turns
         if starts > holds:
             name = "learning_starts" if options.learning_starts else "batch_size"
             raise ConfigError(
-                f"{name}={starts} is more than memory={capacity} holds ({holds} transitions of whole episodes): "
-                f"lower {name} or raise memory"
+                f"{name}={starts} is more than replay_size={capacity} holds ({holds} transitions of whole episodes): "
+                f"lower {name} or raise replay_size"
             )
         return capacity
 
@@ -87,13 +87,13 @@ class IQN(Learner):
 
     def take(self, fragment: Fragment) -> None:
         """Remember it."""
-        self.memory.take(fragment, self.context.first)
+        self.replay.take(fragment, self.context.first)
 
     def update(self, count: int) -> None:
         """Make `count` updates per agent, chunk by chunk so that a chunk's weights stay in the cache."""
         made = np.zeros(self.context.agents, np.int64)
         starts = self.options.learning_starts or self.options.batch_size
-        ready = self.memory.counts >= starts
+        ready = self.replay.counts >= starts
         for run_first, run_last in _runs(ready):
             for low, high in chunks(run_last - run_first, self.network.update_bytes()):
                 first, last = run_first + low, run_first + high
@@ -131,7 +131,7 @@ class IQN(Learner):
         agents = slice(first, last)
         keys = self._keys(agents, update)
         with span("sample"):
-            batch = self.memory.sample(
+            batch = self.replay.sample(
                 first,
                 last,
                 keys[Stream.SAMPLE],
@@ -196,7 +196,7 @@ class IQN(Learner):
             "steps": self.steps,
             "updates": np.full(self.context.agents, self.updates, np.int64),
         }
-        return arrays | {f"memory.{name}": array for name, array in self.memory.state().items()}
+        return arrays | {f"replay.{name}": array for name, array in self.replay.state().items()}
 
     def restore(self, state: State) -> None:
         """Become the learner that `state` was taken from."""
@@ -205,12 +205,12 @@ class IQN(Learner):
         self.target.copy_(torch.from_numpy(state["target"]))
         self.steps[:] = state["steps"]
         self.updates = int(state["updates"][0])
-        prefix = "memory."
-        self.memory.restore({n.removeprefix(prefix): a for n, a in state.items() if n.startswith(prefix)})
+        prefix = "replay."
+        self.replay.restore({n.removeprefix(prefix): a for n, a in state.items() if n.startswith(prefix)})
 
     def memory_bytes(self) -> int:
         """Replay memory, and weights five times over: network, target, optimiser, gradient."""
-        return self.memory.nbytes + 5 * self.weights.numel() * self.weights.element_size()
+        return self.replay.nbytes + 5 * self.weights.numel() * self.weights.element_size()
 
 
 def _runs(ready: NDArray[np.bool_]) -> list[tuple[int, int]]:

@@ -17,7 +17,7 @@ class IQNOptions(Options):
     quantiles: int = Field(12, ge=1, description="quantiles in the loss")
     acting_quantiles: int = Field(8, ge=1, description="fixed quantiles whose mean chooses actions")
     batch_size: int = Field(64, ge=4, description="transitions per update and agent")
-    memory: int | None = Field(None, ge=1, description="observations kept per agent; default: at least 4 rounds")
+    replay_size: int | None = Field(None, ge=1, description="observations kept per agent; default: at least 4 rounds")
     n_step: int = Field(1, ge=1, description="turns of reward before the bootstrap")
     learning_starts: int | None = Field(None, ge=1, description="transitions before learning; default: batch_size")
     lr: PerAgent = Field("0.002:0.0002", description="learning rate; per agent")
@@ -30,7 +30,8 @@ class IQNOptions(Options):
 
     def check(self) -> None:
         """Options that contradict each other."""
-        if self.memory is not None and self.batch_size > self.memory:
+        if self.replay_size is not None and self.batch_size > self.replay_size:
             raise ConfigError(
-                f"batch_size={self.batch_size} is larger than memory={self.memory}: lower one or raise the other"
+                f"batch_size={self.batch_size} is larger than replay_size={self.replay_size}: "
+                "lower batch_size or raise replay_size"
             )
