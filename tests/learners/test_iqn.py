@@ -31,9 +31,9 @@ OPTIONS = IQNOptions(
 @pytest.fixture(scope="module")
 def played() -> Fragment:
     game = make_game(find_game("treasurehunt"), {"agents": AGENTS, "turns": TURNS}, range(WORLDS))
-    player = Rollout(game, random_bindings(game), RolloutConfig(1, WORLDS))
-    player.start(Task(tuple(range(WORLDS))))
-    return player.play(player.empty_fragments())[0]
+    rollout = Rollout(game, random_bindings(game), RolloutConfig(1, WORLDS))
+    rollout.start(Task(tuple(range(WORLDS))))
+    return rollout.play(rollout.empty_fragments())[0]
 
 
 def learner(options: IQNOptions = OPTIONS, first: int = 0, last: int = AGENTS) -> IQN:
@@ -82,7 +82,7 @@ def plain_noise(own: IQN, keys: dict[Stream, np.ndarray], which: int, agent: int
 def plain_update(own: IQN, agent: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """The first update of one agent, spelled out; returns its new weights and the gradients behind them."""
     layout = own.network.layout
-    named = layout.named(own.weights[agent].numpy())
+    named = layout.unpack(own.weights[agent].numpy())
     online, target = Plain(named), Plain(named)
     keys = own._keys(slice(0, AGENTS), 0)
     gamma = np.full(AGENTS, 0.99)
@@ -118,7 +118,7 @@ def test_the_stacked_update_is_the_plain_one(played: Fragment, agent: int) -> No
     expected = plain_update(own, agent)
     before = own.weights.clone()
     own.update(1)
-    moved = own.network.layout.named(own.weights[agent].numpy())
+    moved = own.network.layout.unpack(own.weights[agent].numpy())
     for name, (array, grad) in expected.items():
         # Adam's first step is as long for a gradient of 1e-9 as for 1; of the tiny ones only the size is compared.
         large = np.abs(grad) > 1e-6
@@ -143,7 +143,7 @@ def test_padding_stays_zero(played: Fragment) -> None:
     own.update(20)
     layout = own.network.layout
     for row in own.weights.numpy():
-        assert np.array_equal(layout.row(layout.named(row)), row)
+        assert np.array_equal(layout.pack(layout.unpack(row)), row)
 
 
 def test_the_target_follows_slowly_and_gets_no_gradient(played: Fragment) -> None:
@@ -186,6 +186,6 @@ def test_it_learns_what_is_worth_doing(played: Fragment) -> None:
     policy = IQN.make_policy(own.context.group, AGENTS, own.options, "fp32", "cpu")
     policy.load(own.rows(), 1)
     game = make_game(find_game("treasurehunt"), {"agents": AGENTS, "turns": TURNS}, range(WORLDS))
-    player = Rollout(game, [PolicyBinding(0, 0, AGENTS, policy)], RolloutConfig(2, WORLDS))
-    player.start(Task(tuple(range(WORLDS)), exploration=0.0))
-    assert (player.play(player.empty_fragments())[0].actions == 2).mean() > 0.95
+    rollout = Rollout(game, [PolicyBinding(0, 0, AGENTS, policy)], RolloutConfig(2, WORLDS))
+    rollout.start(Task(tuple(range(WORLDS)), exploration=0.0))
+    assert (rollout.play(rollout.empty_fragments())[0].actions == 2).mean() > 0.95

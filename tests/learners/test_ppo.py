@@ -17,7 +17,7 @@ from remuda.core.policy import PolicyBinding
 from remuda.core.rng import Stream
 from remuda.core.task import Task
 from remuda.games.registry import find_game
-from remuda.learners.ppo.experience import Statistics, windows
+from remuda.learners.ppo.experience import RunningMoments, frame_stacks, next_frame_stacks
 from remuda.learners.ppo.learner import PPO
 from remuda.learners.ppo.options import PPOOptions
 from remuda.learners.ppo.policy import _sample
@@ -37,9 +37,9 @@ def play(own: PPO, turns: int = TURNS) -> Fragment:
     policy = PPO.make_policy(own.context.group, AGENTS, own.options, "fp32", "cpu")
     policy.load(own.rows(), 0)
     game = make_game(find_game("treasurehunt"), {"agents": AGENTS, "turns": TURNS}, range(WORLDS))
-    player = Rollout(game, [PolicyBinding(0, 0, AGENTS, policy)], RolloutConfig(1, WORLDS))
-    player.start(Task(tuple(range(WORLDS))))
-    return player.play(player.empty_fragments(turns))[0]
+    rollout = Rollout(game, [PolicyBinding(0, 0, AGENTS, policy)], RolloutConfig(1, WORLDS))
+    rollout.start(Task(tuple(range(WORLDS))))
+    return rollout.play(rollout.empty_fragments(turns))[0]
 
 
 def changed(fragment: Fragment, **arrays: Any) -> Fragment:
@@ -48,7 +48,7 @@ def changed(fragment: Fragment, **arrays: Any) -> Fragment:
 
 def plain(own: PPO, name: str, agent: int) -> nn.Sequential:
     """One network of one agent as torch modules."""
-    named = own.network.layout.named(own.weights[agent].numpy())
+    named = own.network.layout.unpack(own.weights[agent].numpy())
     layers: list[nn.Module] = []
     for i in range(3):
         weight, bias = named[f"{name}.{i}.weight"], named[f"{name}.{i}.bias"]
@@ -59,10 +59,11 @@ def plain(own: PPO, name: str, agent: int) -> nn.Sequential:
 
 
 def plain_advantages(own: PPO, fragment: Fragment, world: int, agent: int) -> list[float]:
-    """Generalised advantages of one life, straight from the definition."""
-    after = windows(fragment, 2, ahead=1)[:, world, agent]
+    """Generalised advantages of one agent in one world, straight from the definition."""
+    every_turn = np.arange(fragment.turns)
+    after = next_frame_stacks(fragment, 2, every_turn, np.full(fragment.turns, world), agent)
     critic = plain(own, "critic", agent)
-    now = torch.from_numpy(windows(fragment, 2)[:, world, agent]).float()
+    now = torch.from_numpy(frame_stacks(fragment, 2)[:, world, agent]).float()
     values = critic(now)[:, 0].tolist()
     rewards = fragment.rewards[:, world, agent]
     deltas = []
@@ -88,7 +89,7 @@ def test_advantages_follow_the_definition_and_look_beyond_a_cut(turns: int) -> N
     own = learner()
     fragment = play(own, turns)
     assert fragment.truncated[-1].all() == (turns == TURNS)
-    advantages, _ = own.advantages(fragment)
+    advantages, _ = own.advantages(fragment, frame_stacks(fragment, 2))
     for world in range(WORLDS):
         for agent in range(AGENTS):
             expected = plain_advantages(own, fragment, world, agent)
@@ -99,8 +100,8 @@ def test_a_death_is_worth_nothing_more_and_a_cut_is() -> None:
     own = learner()
     fragment = play(own)
     died = changed(fragment, terminated=fragment.truncated, truncated=fragment.terminated)
-    with_cut, values = own.advantages(fragment)
-    with_death, _ = own.advantages(died)
+    with_cut, values = own.advantages(fragment, frame_stacks(fragment, 2))
+    with_death, _ = own.advantages(died, frame_stacks(died, 2))
     np.testing.assert_allclose(with_death[-1], fragment.rewards[-1] - values[-1], atol=1e-5)
     assert np.abs(with_cut[-1] - with_death[-1]).max() > 1e-6
 
@@ -109,20 +110,20 @@ def test_a_death_is_worth_nothing_more_and_a_cut_is() -> None:
 def test_the_stacked_update_is_the_plain_one(agent: int) -> None:
     own = learner(OPTIONS.model_copy(update={"normalise_values": False}))
     fragment = play(own)
-    advantages, values = own.advantages(fragment)
+    advantages, values = own.advantages(fragment, frame_stacks(fragment, 2))
     actor, critic = plain(own, "actor", agent), plain(own, "critic", agent)
 
-    def lived(array: np.ndarray) -> torch.Tensor:
+    def rows(array: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(array[:, :, agent].swapaxes(0, 1).reshape(WORLDS * TURNS, *array.shape[3:]))
 
-    x, actions = lived(windows(fragment, 2)).float(), lived(fragment.actions)
-    adv, old = lived(advantages), lived(fragment.extras["log_prob"])
+    x, actions = rows(frame_stacks(fragment, 2)).float(), rows(fragment.actions)
+    adv, old = rows(advantages), rows(fragment.extras["log_prob"])
     spread = adv.std(correction=0)
     chosen = actor(x).log_softmax(dim=1)
     ratio = (chosen[torch.arange(len(x)), actions] - old).exp()
     scaled = (adv - adv.mean()) / spread
     policy_loss = -torch.minimum(ratio * scaled, ratio.clamp(0.8, 1.2) * scaled).mean()
-    value_loss = (critic(x)[:, 0] - lived(advantages + values)).square().mean()
+    value_loss = (critic(x)[:, 0] - rows(advantages + values)).square().mean()
     entropy = -(chosen.exp() * chosen).sum(dim=1).mean()
     parameters = [*actor.parameters(), *critic.parameters()]
     optimiser = torch.optim.Adam(parameters, lr=0.01)
@@ -132,7 +133,7 @@ def test_the_stacked_update_is_the_plain_one(agent: int) -> None:
 
     own.take(fragment)
     own.update(1)
-    moved = own.network.layout.named(own.weights[agent].numpy())
+    moved = own.network.layout.unpack(own.weights[agent].numpy())
     expected = [p for network in (actor, critic) for p in network.parameters()]
     for (name, array), parameter in zip(moved.items(), expected, strict=True):
         large = np.abs(parameter.grad.numpy()) > 1e-6
@@ -201,7 +202,7 @@ def test_normalised_observations_are_what_the_published_weights_see() -> None:
     for agent in range(AGENTS):
         spread = seen[:, agent].std(axis=0)
         spread[spread < 1e-3] = 1.0
-        window = windows(fragment, 2)[:, 0, agent] * own.network.scale
+        window = frame_stacks(fragment, 2)[:, 0, agent] * own.network.scale
         standard = (window - np.tile(seen[:, agent].mean(axis=0), 2)) / np.tile(spread, 2)
         logits = plain(own, "actor", agent)(torch.from_numpy(standard).float())
         chosen = logits.log_softmax(1).gather(1, torch.from_numpy(fragment.actions[:, 0, agent])[:, None])[:, 0]
@@ -212,12 +213,12 @@ def test_normalised_observations_are_what_the_published_weights_see() -> None:
 
 
 def test_statistics_are_those_of_everything_seen() -> None:
-    own = Statistics(2, 3)
+    own = RunningMoments(2, 3)
     rows = np.random.default_rng(0).normal(3.0, 2.0, (50, 3))
     for part in (rows[:1], rows[1:20], rows[20:20], rows[20:]):
         own.add(1, part)
-    centre, spread = own.scale()
-    np.testing.assert_allclose(centre[1], rows.mean(axis=0))
-    np.testing.assert_allclose(spread[1], rows.std(axis=0))
-    assert (centre[0] == 0).all()
-    assert (spread[0] == 1).all()
+    mean, std = own.mean_and_std()
+    np.testing.assert_allclose(mean[1], rows.mean(axis=0))
+    np.testing.assert_allclose(std[1], rows.std(axis=0))
+    assert (mean[0] == 0).all()
+    assert (std[0] == 1).all()

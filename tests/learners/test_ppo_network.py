@@ -17,7 +17,7 @@ from remuda.learners.ppo.experience import Experience
 from remuda.learners.ppo.learner import PPO
 from remuda.learners.ppo.network import tanh_
 from remuda.learners.ppo.options import PPOOptions
-from remuda.learners.stack import LEAST_ROWS, linear
+from remuda.learners.stack import MIN_ROWS, linear
 
 AGENTS, OBS, ACTIONS = 2, 5, 7
 
@@ -40,7 +40,7 @@ def test_bits_of_a_layer_do_not_depend_on_how_many_rows_there_are(inside: int, o
     chance = torch.Generator().manual_seed(inside + outside)
     weight, bias, x = (torch.randn(agents, *s, generator=chance) for s in ((outside, inside), (outside,), (40, inside)))
     whole = linear(x, weight, bias, "fp32")
-    for rows in range(LEAST_ROWS, 40):
+    for rows in range(MIN_ROWS, 40):
         few = linear(x[:, :rows].contiguous(), weight, bias, "fp32")
         assert few.is_contiguous()
         assert torch.equal(few, whole[:, :rows]), rows
@@ -71,7 +71,7 @@ def _by_torch(learner: PPO, batch: Experience) -> tuple[Tensor, dict[str, Tensor
     bend = torch.relu if options.activation == "relu" else torch.tanh
 
     def run(name: str, outputs: int) -> Tensor:
-        x = torch.nn.functional.pad(torch.from_numpy(batch.windows).double(), (0, learner.network.inputs - OBS))
+        x = torch.nn.functional.pad(torch.from_numpy(batch.stacks).double(), (0, learner.network.inputs - OBS))
         for i in range(3):
             x = x @ arrays[f"{name}.{i}.weight"].transpose(1, 2) + arrays[f"{name}.{i}.bias"].unsqueeze(1)
             x = bend(x) if i < 2 else x
@@ -110,7 +110,7 @@ def test_the_gradient_is_that_of_the_loss(activation: str, masked: bool, seed: i
 def test_pieces_add_up_to_the_whole_on_any_number_of_threads(monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
     batch = _experience(5, 40, masked=True)
     whole, whole_parts = _learner()._gradient(batch, 0, AGENTS)
-    monkeypatch.setattr("remuda.learners.ppo.learner.SHARD_ROWS", 9)
+    monkeypatch.setattr("remuda.learners.ppo.learner.MIN_MICROBATCH_ROWS", 9)
     learner = _learner()
     object.__setattr__(learner.context, "threads", threads)
     grad, parts = learner._gradient(batch, 0, AGENTS)
@@ -118,10 +118,10 @@ def test_pieces_add_up_to_the_whole_on_any_number_of_threads(monkeypatch: pytest
     torch.testing.assert_close(grad, whole, rtol=1e-4, atol=1e-6)
     for name, part in parts.items():
         torch.testing.assert_close(part, whole_parts[name], rtol=1e-4, atol=1e-6)
-    assert (learner.helpers_cpu_s > 0) == (threads > 1)
+    assert (learner.thread_pool_cpu_s > 0) == (threads > 1)
 
 
-@pytest.mark.parametrize("field", ["windows", "log_probs", "advantages", "returns"])
+@pytest.mark.parametrize("field", ["stacks", "log_probs", "advantages", "returns"])
 def test_what_is_not_a_number_is_seen_in_the_gradient(field: str) -> None:
     batch = _experience(5, 12, masked=False)
     getattr(batch, field)[1, 3] = np.nan

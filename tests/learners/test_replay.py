@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from remuda.core import rng
-from remuda.core.fragment import Fragment, Origin, Purpose, blank
+from remuda.core.fragment import Fragment, Origin, Purpose, empty_fragment
 from remuda.core.game import Group, make_game
 from remuda.core.rng import Stream
 from remuda.core.task import Task
@@ -112,7 +112,7 @@ def _tell(
     """Append turns first … last-1 as a fragment, with rubbish wherever nobody is alive."""
     numbers = np.arange(worlds)
     origin = Origin(0, numbers, numbers + episode * worlds, first, Purpose.TRAIN)
-    fragment = blank(origin, GROUP, last - first, frames - 1)
+    fragment = empty_fragment(origin, GROUP, last - first, frames - 1)
     fragment.obs[:] = -99
     fragment.rewards[:] = np.nan
     fragment.ages[:] = 77

@@ -65,7 +65,7 @@ class FailureLog:
         """Write a failure down; returns the episodes to play for those of its task, one by one."""
         self.failures += 1
         task, number = failure.task, self._write(failure)
-        told = f"{failure.what}; `remuda replay {self.folder.parent} --failure {number}` plays it again"
+        told = f"{failure.message}; `remuda replay {self.folder.parent} --failure {number}` plays it again"
         self._first = self._first or told
         self._say_seldom("failure", f"failure {number}: {told}")
         most = self.plan.max_failures
@@ -93,14 +93,14 @@ class FailureLog:
 
     def note_skipped_updates(self, skipped_updates: Sequence[SkippedUpdates]) -> None:
         """Updates left out in a round; a learner that fails round after round ends the run."""
-        raised = {skipped.agents: skipped for skipped in skipped_updates if skipped.trace}
+        raised = {skipped.agents: skipped for skipped in skipped_updates if skipped.traceback}
         self._in_a_row = Counter({agents: self._in_a_row[agents] + 1 for agents in raised})
         for skipped in skipped_updates:
             self.skipped_updates += skipped.updates
-            self._say_seldom("lapse", str(skipped) + (f"\n{skipped.trace}" if skipped.trace else ""))
+            self._say_seldom("lapse", str(skipped) + (f"\n{skipped.traceback}" if skipped.traceback else ""))
         for agents, skipped in raised.items():
             if self._in_a_row[agents] >= LAPSES:
-                raise LearnerError(f"{skipped}; so it went for {LAPSES} rounds\n{skipped.trace}")
+                raise LearnerError(f"{skipped}; so it went for {LAPSES} rounds\n{skipped.traceback}")
 
     def _say_seldom(self, kind: str, text: str) -> None:
         """The first of its kind, the second, the fourth, the eighth …: a night of them must still be readable."""
@@ -118,7 +118,7 @@ class FailureLog:
             facts = FailureRecord(
                 purpose=task.purpose, exploration=task.exploration, episodes=list(task.episodes),
                 worlds=[episode % self.plan.worlds for episode in task.episodes], seed=self.plan.seed,
-                who=failure.who, turn=failure.turn, what=failure.what, trace=failure.trace,
+                who=failure.worker, turn=failure.turn, what=failure.message, trace=failure.traceback,
             )  # fmt: skip
             save_file({str(g): own for g, own in enumerate(failure.actions)}, self.folder / f"{number:04d}.safetensors")
             (self.folder / f"{number:04d}.json").write_text(facts.model_dump_json(indent=1), encoding="utf-8")
