@@ -26,7 +26,7 @@ from remuda.learners.schedule import schedule
 from remuda.learners.stack import Adam, chunks, init_keys, pad_frame_stacks
 
 MIN_REPLAY_SIZE = 16_384
-"""Observations per agent in a replay buffer whose size is not given."""
+"""Smallest default of `replay_size`."""
 
 
 class IQN(Learner):
