@@ -29,7 +29,7 @@ def collecting(worlds: int, one_by_one: bool) -> Callable[[], float]:
     game = make_game(find_game("cage2"), {"steps": STEPS}, range(worlds))
     policy = PPO.make_policy(game.spec.groups[0], 1, PPOOptions(), "fp32", "cpu")
     rows = policy.rows.copy()
-    rows[:, : policy.layout.size] = policy.layout.initial(init_keys(0, np.arange(1)))
+    rows[:, : policy.layout.size] = policy.layout.initial_rows(init_keys(0, np.arange(1)))
     policy.load(rows, 0)
     player = Rollout(game, [PolicyBinding(0, 0, 1, policy)], RolloutConfig(0, worlds, one_by_one=one_by_one))
 

@@ -32,7 +32,7 @@ def policy_for(agents: int) -> IQNPolicy:
     group = make_game(find_game("treasurehunt"), {"agents": agents}, [0]).spec.groups[0]
     policy = IQN.make_policy(group, agents, IQNOptions(), "fp32", "cpu")
     assert isinstance(policy, IQNPolicy)
-    rows = policy.network.initial(init_keys(0, np.arange(agents)))
+    rows = policy.network.initial_rows(init_keys(0, np.arange(agents)))
     policy.load(np.pad(rows, ((0, 0), (0, 1))), 0)
     return policy
 
@@ -62,7 +62,7 @@ def bare_stacked(agents: int, worlds: int) -> Callable[[], int]:
     def work() -> int:
         for _ in range(TURNS):
             for low, high in ranges:
-                policy.network.preferences(policy.slice(low, high), x[low:high])
+                policy.network.mean_advantages(policy.agent_arrays(low, high), x[low:high])
         return agents * worlds * TURNS
 
     return work
@@ -83,7 +83,7 @@ def bare_single(agents: int) -> Callable[[], int]:
             game.begin()
             game.observe(0, 0, agents, views)
             for agent in range(agents):
-                policy.network.preferences(policy.slice(agent, agent + 1), x[agent : agent + 1])
+                policy.network.mean_advantages(policy.agent_arrays(agent, agent + 1), x[agent : agent + 1])
             game.act(0, 0, agents, actions)
             game.end()
         return agents * TURNS

@@ -28,7 +28,7 @@ import remuda
 
 HUNT: dict[str, Any] = {
     "game": "treasurehunt", "agents": 2, "height": 7, "width": 7, "turns": 12, "spawn": 0.1, "layer": 16,
-    "quantiles": 4, "acting_quantiles": 4, "frames": 2, "batch_size": 8, "memory": 256, "worlds": 3,
+    "quantiles": 4, "acting_quantiles": 4, "frames": 2, "batch_size": 8, "replay_size": 256, "worlds": 3,
 }  # fmt: skip
 HUNT_PPO: dict[str, Any] = {
     "game": "treasurehunt", "agents": 3, "height": 7, "width": 7, "turns": 12, "spawn": 0.1, "learner": "ppo",
@@ -40,10 +40,10 @@ CAGE: dict[str, Any] = {
 }  # fmt: skip
 CAGE_IQN: dict[str, Any] = {
     "game": "cage2", "steps": 10, "red": "meander", "learner": "iqn", "layer": 16, "quantiles": 4,
-    "acting_quantiles": 4, "frames": 2, "batch_size": 8, "memory": 200, "worlds": 3,
+    "acting_quantiles": 4, "frames": 2, "batch_size": 8, "replay_size": 200, "worlds": 3,
 }  # fmt: skip
 IQN: dict[str, Any] = {
-    "layer": 16, "quantiles": 4, "acting_quantiles": 4, "frames": 2, "batch_size": 8, "memory": 256, "worlds": 3,
+    "layer": 16, "quantiles": 4, "acting_quantiles": 4, "frames": 2, "batch_size": 8, "replay_size": 256, "worlds": 3,
 }  # fmt: skip
 PPO: dict[str, Any] = {"learner": "ppo", "layers": [16], "frames": 2, "passes": 2, "minibatches": 2, "worlds": 3}
 ORDER = "defender,enterprise,op_server,op_host,user"

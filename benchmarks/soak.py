@@ -25,7 +25,7 @@ EVERY_S, FAULT_EVERY_S = 5.0, 8.0
 WITHIN = 0.05
 PLAN = (
     "chaos:CHAOTIC", "agents=4", "turns=50", "worlds=8", "engine=actor-learner", "n_workers=2", "n_learners=2",
-    "total_episodes=100000000", "layer=64", "frames=2", "batch_size=32", "memory=4096", "evaluate_every=2000",
+    "total_episodes=100000000", "layer=64", "frames=2", "batch_size=32", "replay_size=4096", "evaluate_every=2000",
     "evaluate_episodes=8", "checkpoint_every=1000", "checkpoint_every_s=30", "pictures=false", "device=cpu",
     "max_failures=1.0", "turn_limit_s=10", "update_limit_s=10",
 )  # fmt: skip

@@ -25,7 +25,7 @@ torch.set_num_threads(1)  # two on a busy two-core machine make tiny products ma
 
 TINY: dict[str, Any] = {
     "agents": 2, "height": 7, "width": 7, "turns": 12, "spawn": 0.1,
-    "layer": 16, "quantiles": 4, "acting_quantiles": 4, "frames": 2, "batch_size": 8, "memory": 256,
+    "layer": 16, "quantiles": 4, "acting_quantiles": 4, "frames": 2, "batch_size": 8, "replay_size": 256,
     "worlds": 3, "total_episodes": 12, "evaluate_episodes": 3, "checkpoint_every": 3, "keep_checkpoints": 99,
     "deterministic": True, "device": "cpu", "pictures": False,
 }  # fmt: skip

@@ -30,7 +30,7 @@ from remuda.testing.check import check
 
 HERE = "foreign_games"
 SMALL: dict[str, dict[str, Any]] = {
-    "iqn": {"layer": 16, "quantiles": 4, "acting_quantiles": 4, "frames": 2, "batch_size": 8, "memory": 200},
+    "iqn": {"layer": 16, "quantiles": 4, "acting_quantiles": 4, "frames": 2, "batch_size": 8, "replay_size": 200},
     "ppo": {"layers": [16, 8], "frames": 2, "passes": 2, "minibatches": 2},
 }
 QUICK = ("vectorized", "executor")

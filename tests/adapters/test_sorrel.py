@@ -193,7 +193,7 @@ def test_what_reset_leaves_is_forgotten_too() -> None:
 
 @pytest.mark.parametrize("learner", ["iqn", "ppo"])
 def test_engines_that_wait_agree_to_the_bit(tmp_path: Path, learner: str) -> None:
-    own: dict[str, Any] = {"iqn": {"layer": 8, "frames": 2, "batch_size": 4, "memory": 64}, "ppo": {"layers": [8]}}
+    own: dict[str, Any] = {"iqn": {"layer": 8, "frames": 2, "batch_size": 4, "replay_size": 64}, "ppo": {"layers": [8]}}
     settings: dict[str, Any] = {
         "learner": learner, "worlds": 3, "total_episodes": 9, "evaluate_episodes": 2, "device": "cpu", "quiet": True,
         "pictures": False, "deterministic": True, "runners": 1, "n_workers": 2, **own[learner],

@@ -49,8 +49,8 @@ BAD: dict[str, tuple[list[str], str]] = {
     "a huge herd on a huge field": (
         ["train", "treasurehunt", "--agents", "1000000", "height=2000", "width=2000"], "memory",
     ),
-    "batch larger than memory": (["train", "treasurehunt", "batch_size=64", "memory=10"], "batch_size=64"),
-    "memory smaller than an episode": (["train", "treasurehunt", "memory=64"], "memory=64"),
+    "batch larger than the replay": (["train", "treasurehunt", "batch_size=64", "replay_size=10"], "batch_size=64"),
+    "replay buffer smaller than an episode": (["train", "treasurehunt", "replay_size=64"], "replay_size=64"),
     "negative seed": (["train", "treasurehunt", "--seed", "-1"], "seed"),
     "no epochs": (["train", "treasurehunt", "--epochs", "0"], "epochs"),
     "epochs and episodes": (["train", "treasurehunt", "--epochs", "1", "--total-episodes", "9"], "epochs"),

@@ -22,7 +22,7 @@ def test_shipped_games_are_found_by_name_and_describe_themselves(name: str) -> N
     assert all(option.description for option in entry.options.model_fields.values())
 
 
-def test_a_game_of_ones_own_is_found_by_module_and_attribute() -> None:
+def test_a_users_game_is_found_by_module_and_attribute() -> None:
     assert find_game("remuda.testing:GIFTS") is GIFTS
 
 
@@ -43,17 +43,17 @@ def test_an_unknown_game_names_the_nearest() -> None:
         ("..testing:GAME", "cannot be imported"),
     ],
 )
-def test_what_is_not_a_game_is_a_sentence(name: str, words: str) -> None:
+def test_a_name_that_is_not_a_game_raises_one_sentence(name: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         find_game(name)
 
 
-def test_an_unknown_option_names_the_nearest_and_whose_it_is() -> None:
+def test_an_unknown_option_names_the_nearest_and_the_game() -> None:
     with pytest.raises(UnknownName, match="option of game gifts 'agent': did you mean 'agents'"):
         make_game(GIFTS, {"agent": 3}, [0])
 
 
-def test_an_option_of_the_wrong_type_names_itself() -> None:
+def test_an_option_of_the_wrong_type_is_named() -> None:
     with pytest.raises(ConfigError, match=r"turns='many' .*game gifts.* integer"):
         make_game(GIFTS, {"turns": "many"}, [0])
 
@@ -64,7 +64,7 @@ def test_agents_are_numbered_through_the_herd() -> None:
     assert [spec.first_agent(g) for g in range(2)] == [0, 3]
 
 
-def test_clearing_signals_concerns_only_the_worlds_it_names() -> None:
+def test_clearing_signals_changes_only_the_given_worlds() -> None:
     signals = Signals.empty(Group("some", 2, (1,), np.int8, 2, metrics=("a", "b")), 3)
     arrays = (signals.rewards, signals.terminated, signals.truncated, signals.metrics)
     for array in arrays:
@@ -76,10 +76,10 @@ def test_clearing_signals_concerns_only_the_worlds_it_names() -> None:
     assert signals.alive.tolist() == [[True, True], [False, False], [True, True]]
 
 
-def test_a_step_is_begin_then_everybody_in_order_then_end() -> None:
+def test_a_step_is_begin_then_all_agents_in_order_then_end() -> None:
     calls: list[str] = []
 
-    class Told(Unequal):
+    class RecordedCalls(Unequal):
         def begin(self) -> None:
             calls.append("begin")
 
@@ -89,11 +89,11 @@ def test_a_step_is_begin_then_everybody_in_order_then_end() -> None:
         def end(self) -> None:
             calls.append("end")
 
-    Told(OddOptions(agents=1, turns=3), [0]).step([np.array([[2]]), np.array([[4, 3]])])
+    RecordedCalls(OddOptions(agents=1, turns=3), [0]).step([np.array([[2]]), np.array([[4, 3]])])
     assert calls == ["begin", "act 0 0-1 [[2]]", "act 1 0-2 [[4, 3]]", "end"]
 
 
-def test_a_game_without_mask_picture_or_text_says_what_to_write() -> None:
+def test_a_game_without_mask_picture_or_text_says_which_method_to_write() -> None:
     game = make_game(GIFTS, {}, [0])
     with pytest.raises(NotImplementedError, match=r"gifts .* no mask\(\)"):
         game.mask(0, 0, 1, np.ones((1, 1, 3), np.bool_))
@@ -103,7 +103,7 @@ def test_a_game_without_mask_picture_or_text_says_what_to_write() -> None:
         game.text(0)
 
 
-def test_a_world_that_is_over_ignores_what_is_done() -> None:
+def test_a_world_that_is_over_ignores_actions() -> None:
     game = make_game(MASKED, {}, [0, 1, 2])
     assert isinstance(game, Masked)
     assert game.over.all()
@@ -116,7 +116,7 @@ def test_a_world_that_is_over_ignores_what_is_done() -> None:
     assert (game.turn == lengths).all()
 
 
-def test_groups_that_cannot_be_are_sentences() -> None:
+def test_an_impossible_group_raises_one_sentence() -> None:
     with pytest.raises(ConfigError, match=r"'some' has actions=.*discrete"):
         Group("some", 1, (1,), np.int8, 2.5)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="'some' has size=0"):

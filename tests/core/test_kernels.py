@@ -1,4 +1,4 @@
-"""The compile cache notices every edit, also of a kit that a game imports, and is really used."""
+"""The compile cache is used, and notices every edit, also in a module that a game imports kernels from."""
 
 from __future__ import annotations
 
@@ -57,19 +57,19 @@ def run(package: Path, **environment: str) -> list[str]:
 
 
 @pytest.mark.slow
-def test_an_edited_kit_recompiles_the_game_and_an_unedited_one_does_not(package: Path) -> None:
+def test_an_edited_import_recompiles_the_game_and_an_unedited_one_does_not(package: Path) -> None:
     assert run(package) == ["12", "0", "1"]
     assert run(package) == ["12", "1", "0"]
     (package / "kit.py").write_text(KIT.replace("x + 1", "x + 5"))
     assert run(package) == ["20", "0", "1"]
 
 
-def test_without_compiling_the_same_source_runs(package: Path) -> None:
+def test_the_same_source_runs_without_compiling(package: Path) -> None:
     assert run(package, NUMBA_DISABLE_JIT="1") == ["12", "-", "-"]
     assert not (package.parent / "cache").exists()
 
 
-def test_the_hash_covers_our_kernels_and_the_callers(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_hash_covers_kernels_of_remuda_and_of_the_caller(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ours = package.parent / "ours"
     ours.mkdir()
     (ours / "grid.py").write_text(KIT)
@@ -83,7 +83,7 @@ def test_the_hash_covers_our_kernels_and_the_callers(package: Path, monkeypatch:
     assert len(hashes) == 4
 
 
-def test_the_setting_of_numba_is_put_back(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_cache_setting_of_numba_is_restored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     kernels.cache_directory.cache_clear()
     monkeypatch.setattr(kernels.numba.config, "CACHE_DIR", "elsewhere")

@@ -1,4 +1,4 @@
-"""Randomness is a function of where it is used, never of who drew first or whether it was compiled."""
+"""A random number is a function of its key, never of the order of draws or of whether the code was compiled."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ print([int(rng.below(keys[0, 0], draw, 10)) for draw in range(20)])
 """
 
 
-def printed(**environment: str) -> str:
+def output_of_script(**environment: str) -> str:
     done = subprocess.run(
         [sys.executable, "-W", "error::RuntimeWarning", "-c", SCRIPT],
         env={**os.environ, **environment},
@@ -41,13 +41,13 @@ def some_keys(count: int, stream: Stream = Stream.CHECK) -> rng.Keys:
     return rng.keys(rng.key(0, stream), np.arange(count))
 
 
-def test_the_same_numbers_compiled_and_not(capsys: pytest.CaptureFixture[str]) -> None:
+def test_compiled_and_plain_code_give_the_same_numbers(capsys: pytest.CaptureFixture[str]) -> None:
     exec(SCRIPT, {})
-    assert printed(NUMBA_DISABLE_JIT="1") == capsys.readouterr().out
+    assert output_of_script(NUMBA_DISABLE_JIT="1") == capsys.readouterr().out
 
 
 def test_numbers_never_change_between_releases() -> None:
-    """A seed in a paper must mean the same numbers next year: SplitMix64, in plain integers."""
+    """A seed in a paper must mean the same numbers next year: SplitMix64, here in plain integers."""
 
     def mix(x: int) -> int:
         x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 % 2**64
@@ -64,7 +64,7 @@ def test_numbers_never_change_between_releases() -> None:
 
 
 def test_every_coordinate_matters() -> None:
-    """Seeds are small numbers, like streams: one must not be able to stand in for the other."""
+    """Seeds and streams are both small integers: swapping them must give another key."""
     keys = {int(rng.key(seed, s, a, b)) for seed in range(6) for s in Stream for a in range(12) for b in range(12)}
     assert len(keys) == 6 * len(Stream) * 12 * 12
     assert rng.key(0, Stream.ACT, 1, 2) != rng.key(0, Stream.ACT, 2, 1)
@@ -133,19 +133,19 @@ def test_folding_broadcasts_either_way(shapes: tuple[tuple[int, ...], tuple[int,
 
 
 @pytest.mark.parametrize("coordinate", [3, np.arange(4)], ids=["one", "many"])
-def test_folding_does_not_mind_how_keys_lie_in_memory(coordinate: Any) -> None:
+def test_folding_does_not_depend_on_the_memory_layout_of_keys(coordinate: Any) -> None:
     keys = some_keys(20).reshape(4, 5)
     assert np.array_equal(rng.keys(keys.T, coordinate), rng.keys(np.ascontiguousarray(keys.T), coordinate))
 
 
-def test_folding_leaves_its_arguments_alone() -> None:
+def test_folding_does_not_change_its_arguments() -> None:
     keys = some_keys(4)
     before = keys.copy()
     rng.keys(keys, 3)
     assert np.array_equal(keys, before)
 
 
-def test_torch_is_seeded_for_a_while_only() -> None:
+def test_torch_is_seeded_inside_the_context_only() -> None:
     torch.manual_seed(3)
     undisturbed = torch.rand(4)
     torch.manual_seed(3)

@@ -45,7 +45,7 @@ ROWS = {  # use_threads, async_learning, parallel_training
 SWITCHES = ("use_threads", "async_learning", "parallel_training")
 LONELY: dict[str, Any] = {
     "game": "remuda.testing:BUSY", "turns": 6, "work": 0, "worlds": 2, "total_episodes": 4, "evaluate_episodes": 2,
-    "layer": 8, "quantiles": 4, "acting_quantiles": 4, "frames": 1, "batch_size": 4, "memory": 64,
+    "layer": 8, "quantiles": 4, "acting_quantiles": 4, "frames": 1, "batch_size": 4, "replay_size": 64,
     "deterministic": True, "device": "cpu", "pictures": False,
 }  # fmt: skip
 """A game of one world at a time."""

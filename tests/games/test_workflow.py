@@ -307,7 +307,7 @@ def test_bad_workflows_get_a_sentence(words: dict[str, Any], sentence: str) -> N
 def test_orders_are_dealt_out_over_the_worlds() -> None:
     entry = find_game("cage2")
     for words, count in (({"workflow": "all"}, 120), ({"workflow": "distinct"}, 65), ({"workflow": FIRST}, 1)):
-        assert entry.kinds(entry.options.read(words, "test")) == count
+        assert entry.distinct_worlds(entry.options.read(words, "test")) == count
     game = make_game(entry, {"workflow": list(reversed(UNITS))}, [0])
     assert isinstance(game, Cage2)
     assert game.rules.orders.tolist() == [[4, 3, 2, 1, 0]]

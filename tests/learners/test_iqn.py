@@ -1,4 +1,4 @@
-"""IQN: the stacked update against a plain one-network program, written the long way."""
+"""IQN: the stacked update against a plain program for one network."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from remuda.rollout.warm_up import random_bindings
 
 AGENTS, WORLDS, TURNS = 3, 4, 30
 OPTIONS = IQNOptions(
-    layer=20, frames=3, quantiles=6, acting_quantiles=5, batch_size=16, memory=500, lr=0.01, n_step=3, tau=0.001
+    layer=20, frames=3, quantiles=6, acting_quantiles=5, batch_size=16, replay_size=500, lr=0.01, n_step=3, tau=0.001
 )
 
 
 @pytest.fixture(scope="module")
 def played() -> Fragment:
     game = make_game(find_game("treasurehunt"), {"agents": AGENTS, "turns": TURNS}, range(WORLDS))
-    player = Rollout(game, random_bindings(game), RolloutConfig(1, WORLDS))
-    player.start(Task(tuple(range(WORLDS))))
-    return player.play(player.empty_fragments())[0]
+    rollout = Rollout(game, random_bindings(game), RolloutConfig(1, WORLDS))
+    rollout.start(Task(tuple(range(WORLDS))))
+    return rollout.play(rollout.empty_fragments())[0]
 
 
 def learner(options: IQNOptions = OPTIONS, first: int = 0, last: int = AGENTS) -> IQN:
@@ -42,7 +42,7 @@ def learner(options: IQNOptions = OPTIONS, first: int = 0, last: int = AGENTS) -
 
 
 class Plain(nn.Module):
-    """The network of one agent as anyone would write it, without padding."""
+    """The network of one agent as a plain torch module, without padding."""
 
     def __init__(self, named: dict[str, np.ndarray]) -> None:
         super().__init__()
@@ -80,13 +80,13 @@ def plain_noise(own: IQN, keys: dict[Stream, np.ndarray], which: int, agent: int
 
 
 def plain_update(own: IQN, agent: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """The first update of one agent, spelled out; returns its new weights and the gradients behind them."""
+    """The first update of one agent in plain torch; returns its new weights and the gradients."""
     layout = own.network.layout
-    named = layout.named(own.weights[agent].numpy())
+    named = layout.unpack(own.weights[agent].numpy())
     online, target = Plain(named), Plain(named)
     keys = own._keys(slice(0, AGENTS), 0)
     gamma = np.full(AGENTS, 0.99)
-    batch = own.memory.sample(0, AGENTS, keys[Stream.SAMPLE], 16, 3, gamma)
+    batch = own.replay.sample(0, AGENTS, keys[Stream.SAMPLE], 16, 3, gamma)
     u = torch.from_numpy(rng.uniforms(keys[Stream.TAU], 2 * 16 * 6)[agent]).float()
     taus, target_taus = u[: 16 * 6].view(16, 6), u[16 * 6 :].view(16, 6)
     x, next_x = (torch.from_numpy(a[agent]).float() for a in (batch.obs, batch.next_obs))
@@ -95,12 +95,12 @@ def plain_update(own: IQN, agent: int) -> dict[str, tuple[np.ndarray, np.ndarray
         best = online(next_x, middle, None).mean(dim=1).argmax(dim=1)
         future = target(next_x, target_taus, plain_noise(own, keys, 1, agent))[torch.arange(16), :, best]
         returns, discounts = (torch.from_numpy(a[agent])[:, None] for a in (batch.returns, batch.discounts))
-        wanted = returns + discounts * future
+        targets = returns + discounts * future
     actions = torch.from_numpy(batch.actions[agent])
     values = online(x, taus, plain_noise(own, keys, 0, agent))[torch.arange(16), :, actions]
-    error = wanted[:, None, :] - values[:, :, None]
+    error = targets[:, None, :] - values[:, :, None]
     huber = nn.functional.huber_loss(
-        values[:, :, None].expand_as(error), wanted[:, None, :].expand_as(error), reduction="none"
+        values[:, :, None].expand_as(error), targets[:, None, :].expand_as(error), reduction="none"
     )
     loss = ((taus[:, :, None] - (error < 0).float()).abs() * huber).mean()
     optimiser = torch.optim.Adam(online.parameters(), lr=0.01)
@@ -112,13 +112,13 @@ def plain_update(own: IQN, agent: int) -> dict[str, tuple[np.ndarray, np.ndarray
 
 
 @pytest.mark.parametrize("agent", range(AGENTS))
-def test_the_stacked_update_is_the_plain_one(played: Fragment, agent: int) -> None:
+def test_the_stacked_update_equals_the_plain_one(played: Fragment, agent: int) -> None:
     own = learner()
     own.take(played)
     expected = plain_update(own, agent)
     before = own.weights.clone()
     own.update(1)
-    moved = own.network.layout.named(own.weights[agent].numpy())
+    moved = own.network.layout.unpack(own.weights[agent].numpy())
     for name, (array, grad) in expected.items():
         # Adam's first step is as long for a gradient of 1e-9 as for 1; of the tiny ones only the size is compared.
         large = np.abs(grad) > 1e-6
@@ -129,12 +129,12 @@ def test_the_stacked_update_is_the_plain_one(played: Fragment, agent: int) -> No
 
 def test_slices_of_the_herd_learn_the_same_bits(played: Fragment) -> None:
     whole = learner()
-    pieces = [learner(first=0, last=1), learner(first=1, last=3)]
-    for own in (whole, *pieces):
+    parts = [learner(first=0, last=1), learner(first=1, last=3)]
+    for own in (whole, *parts):
         own.take(played)
         own.update(5)
-    assert torch.equal(whole.weights, torch.cat([own.weights for own in pieces]))
-    assert torch.equal(whole.target, torch.cat([own.target for own in pieces]))
+    assert torch.equal(whole.weights, torch.cat([own.weights for own in parts]))
+    assert torch.equal(whole.target, torch.cat([own.target for own in parts]))
 
 
 def test_padding_stays_zero(played: Fragment) -> None:
@@ -143,7 +143,7 @@ def test_padding_stays_zero(played: Fragment) -> None:
     own.update(20)
     layout = own.network.layout
     for row in own.weights.numpy():
-        assert np.array_equal(layout.row(layout.named(row)), row)
+        assert np.array_equal(layout.pack(layout.unpack(row)), row)
 
 
 def test_the_target_follows_slowly_and_gets_no_gradient(played: Fragment) -> None:
@@ -154,7 +154,7 @@ def test_the_target_follows_slowly_and_gets_no_gradient(played: Fragment) -> Non
     torch.testing.assert_close(own.target, before + 0.25 * (own.weights - before))
 
 
-def test_an_agent_without_enough_memories_waits_and_the_others_do_not(played: Fragment) -> None:
+def test_an_agent_without_enough_transitions_waits_and_the_others_do_not(played: Fragment) -> None:
     own = learner(OPTIONS.model_copy(update={"learning_starts": WORLDS * TURNS}))
     short = Fragment(**{**vars(played), "alive": played.alive.copy()})
     short.alive[5:, :, 1] = False
@@ -167,7 +167,7 @@ def test_an_agent_without_enough_memories_waits_and_the_others_do_not(played: Fr
     assert np.isnan(report["loss"]).tolist() == [False, True, False]
 
 
-def test_epsilon_has_a_floor_and_travels_with_the_weights(played: Fragment) -> None:
+def test_epsilon_follows_its_schedule_and_is_published_with_the_weights(played: Fragment) -> None:
     own = learner(OPTIONS.model_copy(update={"epsilon": ["0.8:0.2:0.5", 0.3, "0.5:0.1:1"]}))
     own.take(played)
     np.testing.assert_allclose(own.rows()[:, -1], [0.8, 0.3, 0.5])
@@ -177,8 +177,8 @@ def test_epsilon_has_a_floor_and_travels_with_the_weights(played: Fragment) -> N
     np.testing.assert_allclose(own.rows()[:, -1], [0.2, 0.3, 0.1], atol=1e-6)
 
 
-def test_it_learns_what_is_worth_doing(played: Fragment) -> None:
-    """Where one action always pays and the others never do, the greedy policy finds it."""
+def test_it_learns_the_rewarded_action(played: Fragment) -> None:
+    """If only one action has a reward, the greedy policy finds it."""
     own = learner(OPTIONS.model_copy(update={"gamma": 0.5, "tau": 0.05}))
     paid = Fragment(**{**vars(played), "rewards": (played.actions == 2).astype(np.float32)})
     own.take(paid)
@@ -186,6 +186,6 @@ def test_it_learns_what_is_worth_doing(played: Fragment) -> None:
     policy = IQN.make_policy(own.context.group, AGENTS, own.options, "fp32", "cpu")
     policy.load(own.rows(), 1)
     game = make_game(find_game("treasurehunt"), {"agents": AGENTS, "turns": TURNS}, range(WORLDS))
-    player = Rollout(game, [PolicyBinding(0, 0, AGENTS, policy)], RolloutConfig(2, WORLDS))
-    player.start(Task(tuple(range(WORLDS)), exploration=0.0))
-    assert (player.play(player.empty_fragments())[0].actions == 2).mean() > 0.95
+    rollout = Rollout(game, [PolicyBinding(0, 0, AGENTS, policy)], RolloutConfig(2, WORLDS))
+    rollout.start(Task(tuple(range(WORLDS)), exploration=0.0))
+    assert (rollout.play(rollout.empty_fragments())[0].actions == 2).mean() > 0.95

@@ -1,4 +1,4 @@
-"""PPO: advantages and updates against plain programs, written the long way."""
+"""PPO: advantages and updates against plain programs for one network."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from remuda.core.policy import PolicyBinding
 from remuda.core.rng import Stream
 from remuda.core.task import Task
 from remuda.games.registry import find_game
-from remuda.learners.ppo.experience import Statistics, windows
+from remuda.learners.ppo.experience import RunningMoments, frame_stacks, next_frame_stacks
 from remuda.learners.ppo.learner import PPO
 from remuda.learners.ppo.options import PPOOptions
 from remuda.learners.ppo.policy import _sample
 from remuda.rollout.config import RolloutConfig
 from remuda.rollout.rollout import Rollout
+from remuda.testing.games import RESPAWN
 
 AGENTS, WORLDS, TURNS = 3, 4, 20
 OPTIONS = PPOOptions(layers=[12, 10], frames=2, passes=1, minibatches=1, lr=0.01, gamma=0.9, gae_lambda=0.8)
@@ -37,9 +38,9 @@ def play(own: PPO, turns: int = TURNS) -> Fragment:
     policy = PPO.make_policy(own.context.group, AGENTS, own.options, "fp32", "cpu")
     policy.load(own.rows(), 0)
     game = make_game(find_game("treasurehunt"), {"agents": AGENTS, "turns": TURNS}, range(WORLDS))
-    player = Rollout(game, [PolicyBinding(0, 0, AGENTS, policy)], RolloutConfig(1, WORLDS))
-    player.start(Task(tuple(range(WORLDS))))
-    return player.play(player.empty_fragments(turns))[0]
+    rollout = Rollout(game, [PolicyBinding(0, 0, AGENTS, policy)], RolloutConfig(1, WORLDS))
+    rollout.start(Task(tuple(range(WORLDS))))
+    return rollout.play(rollout.empty_fragments(turns))[0]
 
 
 def changed(fragment: Fragment, **arrays: Any) -> Fragment:
@@ -48,7 +49,7 @@ def changed(fragment: Fragment, **arrays: Any) -> Fragment:
 
 def plain(own: PPO, name: str, agent: int) -> nn.Sequential:
     """One network of one agent as torch modules."""
-    named = own.network.layout.named(own.weights[agent].numpy())
+    named = own.network.layout.unpack(own.weights[agent].numpy())
     layers: list[nn.Module] = []
     for i in range(3):
         weight, bias = named[f"{name}.{i}.weight"], named[f"{name}.{i}.bias"]
@@ -59,10 +60,11 @@ def plain(own: PPO, name: str, agent: int) -> nn.Sequential:
 
 
 def plain_advantages(own: PPO, fragment: Fragment, world: int, agent: int) -> list[float]:
-    """Generalised advantages of one life, straight from the definition."""
-    after = windows(fragment, 2, ahead=1)[:, world, agent]
+    """Generalised advantages of one agent in one world, straight from the definition."""
+    every_turn = np.arange(fragment.turns)
+    after = next_frame_stacks(fragment, 2, every_turn, np.full(fragment.turns, world), agent)
     critic = plain(own, "critic", agent)
-    now = torch.from_numpy(windows(fragment, 2)[:, world, agent]).float()
+    now = torch.from_numpy(frame_stacks(fragment, 2)[:, world, agent]).float()
     values = critic(now)[:, 0].tolist()
     rewards = fragment.rewards[:, world, agent]
     deltas = []
@@ -83,46 +85,100 @@ def plain_advantages(own: PPO, fragment: Fragment, world: int, agent: int) -> li
     return result
 
 
+def respawn_fragments(frames: int, turns: int) -> list[Fragment]:
+    """An episode in which agents die and come back, in slices of `turns` turns."""
+    game = make_game(RESPAWN, {"turns": 20}, range(WORLDS))
+    group = game.spec.groups[0]
+    policy = PPO.make_policy(group, group.size, PPOOptions(layers=[8], frames=frames), "fp32", "cpu")
+    policy.load(policy.rows, 0)
+    rollout = Rollout(game, [PolicyBinding(0, 0, group.size, policy)], RolloutConfig(1, WORLDS))
+    rollout.start(Task(tuple(range(WORLDS))))
+    fragments = []
+    while not game.over.all():
+        fragments += rollout.play(rollout.empty_fragments(turns))
+    return fragments
+
+
+def plain_stack(fragment: Fragment, frames: int, at: tuple[int, int, int], age: int) -> list[int]:
+    """The observations up to turn `at[0]` that are not older than the agent, after zeros for the missing ones."""
+    turn, world, agent = at
+    own = [
+        fragment.obs[fragment.before + turn - back, world, agent].reshape(-1) if back <= age else np.zeros(4)
+        for back in reversed(range(frames))
+    ]
+    return np.concatenate(own).astype(int).tolist()
+
+
+@pytest.mark.parametrize("turns", [20, 3])
+@pytest.mark.parametrize("frames", [1, 2, 4])
+def test_frame_stacks_hold_only_frames_of_the_same_episode(frames: int, turns: int) -> None:
+    ends = 0
+    for fragment in respawn_fragments(frames, turns):
+        stacks = frame_stacks(fragment, frames)
+        for turn, world, agent in np.argwhere(fragment.alive):
+            age = int(fragment.ages[turn, world, agent])
+            assert stacks[turn, world, agent].tolist() == plain_stack(fragment, frames, (turn, world, agent), age)
+            (after,) = next_frame_stacks(fragment, frames, np.array([turn]), np.array([world]), agent)
+            assert after.tolist() == plain_stack(fragment, frames, (turn + 1, world, agent), age + 1)
+            ends += bool(fragment.terminated[turn, world, agent])
+    assert ends > 10
+
+
+def test_frame_stacks_are_built_once_per_fragment(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+
+    def counted(fragment: Fragment, frames: int) -> np.ndarray:
+        calls.append(frames)
+        return frame_stacks(fragment, frames)
+
+    monkeypatch.setattr("remuda.learners.ppo.learner.frame_stacks", counted)
+    own = learner(OPTIONS.model_copy(update={"passes": 3, "minibatches": 2}))
+    for turns in (TURNS, 7):
+        own.take(play(own, turns))
+    own.update(1)
+    assert calls == [2, 2]
+
+
 @pytest.mark.parametrize("turns", [TURNS, 7])
-def test_advantages_follow_the_definition_and_look_beyond_a_cut(turns: int) -> None:
+def test_advantages_follow_the_definition_and_bootstrap_at_a_cut(turns: int) -> None:
     own = learner()
     fragment = play(own, turns)
     assert fragment.truncated[-1].all() == (turns == TURNS)
-    advantages, _ = own.advantages(fragment)
+    advantages, _ = own.advantages(fragment, frame_stacks(fragment, 2))
     for world in range(WORLDS):
         for agent in range(AGENTS):
             expected = plain_advantages(own, fragment, world, agent)
             np.testing.assert_allclose(advantages[:, world, agent], expected, atol=1e-4)
 
 
-def test_a_death_is_worth_nothing_more_and_a_cut_is() -> None:
+def test_truncation_bootstraps_and_termination_does_not() -> None:
     own = learner()
     fragment = play(own)
     died = changed(fragment, terminated=fragment.truncated, truncated=fragment.terminated)
-    with_cut, values = own.advantages(fragment)
-    with_death, _ = own.advantages(died)
-    np.testing.assert_allclose(with_death[-1], fragment.rewards[-1] - values[-1], atol=1e-5)
-    assert np.abs(with_cut[-1] - with_death[-1]).max() > 1e-6
+    with_truncation, values = own.advantages(fragment, frame_stacks(fragment, 2))
+    with_termination, _ = own.advantages(died, frame_stacks(died, 2))
+    np.testing.assert_allclose(with_termination[-1], fragment.rewards[-1] - values[-1], atol=1e-5)
+    assert np.abs(with_truncation[-1] - with_termination[-1]).max() > 1e-6
 
 
 @pytest.mark.parametrize("agent", range(AGENTS))
-def test_the_stacked_update_is_the_plain_one(agent: int) -> None:
+def test_the_stacked_update_equals_the_plain_one(agent: int) -> None:
     own = learner(OPTIONS.model_copy(update={"normalise_values": False}))
     fragment = play(own)
-    advantages, values = own.advantages(fragment)
+    advantages, values = own.advantages(fragment, frame_stacks(fragment, 2))
     actor, critic = plain(own, "actor", agent), plain(own, "critic", agent)
 
-    def lived(array: np.ndarray) -> torch.Tensor:
+    def rows(array: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(array[:, :, agent].swapaxes(0, 1).reshape(WORLDS * TURNS, *array.shape[3:]))
 
-    x, actions = lived(windows(fragment, 2)).float(), lived(fragment.actions)
-    adv, old = lived(advantages), lived(fragment.extras["log_prob"])
-    spread = adv.std(correction=0)
+    x, actions = rows(frame_stacks(fragment, 2)).float(), rows(fragment.actions)
+    adv, old = rows(advantages), rows(fragment.extras["log_prob"])
+    std = adv.std(correction=0)
     chosen = actor(x).log_softmax(dim=1)
     ratio = (chosen[torch.arange(len(x)), actions] - old).exp()
-    scaled = (adv - adv.mean()) / spread
+    scaled = (adv - adv.mean()) / std
     policy_loss = -torch.minimum(ratio * scaled, ratio.clamp(0.8, 1.2) * scaled).mean()
-    value_loss = (critic(x)[:, 0] - lived(advantages + values)).square().mean()
+    value_loss = (critic(x)[:, 0] - rows(advantages + values)).square().mean()
     entropy = -(chosen.exp() * chosen).sum(dim=1).mean()
     parameters = [*actor.parameters(), *critic.parameters()]
     optimiser = torch.optim.Adam(parameters, lr=0.01)
@@ -132,7 +188,7 @@ def test_the_stacked_update_is_the_plain_one(agent: int) -> None:
 
     own.take(fragment)
     own.update(1)
-    moved = own.network.layout.named(own.weights[agent].numpy())
+    moved = own.network.layout.unpack(own.weights[agent].numpy())
     expected = [p for network in (actor, critic) for p in network.parameters()]
     for (name, array), parameter in zip(moved.items(), expected, strict=True):
         large = np.abs(parameter.grad.numpy()) > 1e-6
@@ -143,15 +199,15 @@ def test_slices_of_the_herd_learn_the_same_bits() -> None:
     options = OPTIONS.model_copy(update={"passes": 2, "minibatches": 3})
     whole = learner(options)
     fragment = play(whole)
-    fragment.alive[11:, :, 2] = False  # one agent lives shorter than its neighbours
-    pieces = [learner(options, 0, 1), learner(options, 1, 3)]
-    for own in (whole, *pieces):
+    fragment.alive[11:, :, 2] = False  # one agent dies earlier than its neighbours
+    parts = [learner(options, 0, 1), learner(options, 1, 3)]
+    for own in (whole, *parts):
         own.take(fragment)
         own.update(1)
-    assert torch.equal(whole.weights, torch.cat([own.weights for own in pieces]))
+    assert torch.equal(whole.weights, torch.cat([own.weights for own in parts]))
 
 
-def test_the_first_step_finds_every_ratio_at_one() -> None:
+def test_all_ratios_are_one_in_the_first_step() -> None:
     own = learner()
     own.take(play(own))
     own.update(1)
@@ -168,8 +224,8 @@ def test_sampling_follows_the_probabilities() -> None:
     assert share[1] == 0.0
 
 
-def test_it_learns_what_is_worth_doing() -> None:
-    """Where one action always pays and the others never do, it is soon nearly always taken."""
+def test_it_learns_the_rewarded_action() -> None:
+    """If only one action has a reward, it is soon chosen nearly always."""
     own = learner(OPTIONS.model_copy(update={"passes": 4, "minibatches": 2, "lr": 0.02}))
     for _ in range(25):
         fragment = play(own)
@@ -191,7 +247,7 @@ def test_state_restores_everything() -> None:
     assert np.array_equal(one.rows(), two.rows())
 
 
-def test_normalised_observations_are_what_the_published_weights_see() -> None:
+def test_published_weights_contain_the_normalisation_of_observations() -> None:
     own = learner(OPTIONS.model_copy(update={"normalise_observations": True}))
     first = play(own)
     own.take(first)
@@ -199,25 +255,25 @@ def test_normalised_observations_are_what_the_published_weights_see() -> None:
     fragment = play(own)
     seen = first.obs[first.before :][:-1].reshape(TURNS * WORLDS, AGENTS, -1).astype(np.float64) * own.network.scale
     for agent in range(AGENTS):
-        spread = seen[:, agent].std(axis=0)
-        spread[spread < 1e-3] = 1.0
-        window = windows(fragment, 2)[:, 0, agent] * own.network.scale
-        standard = (window - np.tile(seen[:, agent].mean(axis=0), 2)) / np.tile(spread, 2)
+        std = seen[:, agent].std(axis=0)
+        std[std < 1e-3] = 1.0
+        stacks = frame_stacks(fragment, 2)[:, 0, agent] * own.network.scale
+        standard = (stacks - np.tile(seen[:, agent].mean(axis=0), 2)) / np.tile(std, 2)
         logits = plain(own, "actor", agent)(torch.from_numpy(standard).float())
         chosen = logits.log_softmax(1).gather(1, torch.from_numpy(fragment.actions[:, 0, agent])[:, None])[:, 0]
         np.testing.assert_allclose(fragment.extras["log_prob"][:, 0, agent], chosen.detach(), atol=2e-4)
     own.take(fragment)
     own.update(1)
-    assert np.abs(own.report()["kl"]).max() < 1e-4  # learning sees it as acting did
+    assert np.abs(own.report()["kl"]).max() < 1e-4  # learning uses the same normalisation as acting
 
 
-def test_statistics_are_those_of_everything_seen() -> None:
-    own = Statistics(2, 3)
+def test_running_moments_are_those_of_all_rows() -> None:
+    own = RunningMoments(2, 3)
     rows = np.random.default_rng(0).normal(3.0, 2.0, (50, 3))
     for part in (rows[:1], rows[1:20], rows[20:20], rows[20:]):
         own.add(1, part)
-    centre, spread = own.scale()
-    np.testing.assert_allclose(centre[1], rows.mean(axis=0))
-    np.testing.assert_allclose(spread[1], rows.std(axis=0))
-    assert (centre[0] == 0).all()
-    assert (spread[0] == 1).all()
+    mean, std = own.mean_and_std()
+    np.testing.assert_allclose(mean[1], rows.mean(axis=0))
+    np.testing.assert_allclose(std[1], rows.std(axis=0))
+    assert (mean[0] == 0).all()
+    assert (std[0] == 1).all()

@@ -1,4 +1,4 @@
-"""Gradients that are written out are those that torch would have kept."""
+"""The backward pass that is written out gives the gradients of torch's autograd."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from remuda.learners.ppo.experience import Experience
 from remuda.learners.ppo.learner import PPO
 from remuda.learners.ppo.network import tanh_
 from remuda.learners.ppo.options import PPOOptions
-from remuda.learners.stack import LEAST_ROWS, linear
+from remuda.learners.stack import MIN_ROWS, linear
 
 AGENTS, OBS, ACTIONS = 2, 5, 7
 
@@ -29,18 +29,20 @@ def test_tanh_is_the_hyperbolic_tangent(seed: int, scale: float) -> None:
 
 
 @given(st.integers(0, 2**31), st.integers(1, 40), st.integers(1, 40))
-def test_bits_do_not_depend_on_how_many_there_are(seed: int, few: int, more: int) -> None:
+def test_bits_of_tanh_do_not_depend_on_the_number_of_elements(seed: int, few: int, more: int) -> None:
     x = torch.randn(few + more, generator=torch.Generator().manual_seed(seed))
     assert torch.equal(tanh_(x.clone())[:few], tanh_(x[:few].clone()))
 
 
-@pytest.mark.parametrize(("inside", "outside"), [(8, 8), (16, 8), (8, 16), (152, 16), (304, 8), (752, 64)])
+@pytest.mark.parametrize(("width_in", "width_out"), [(8, 8), (16, 8), (8, 16), (152, 16), (304, 8), (752, 64)])
 @pytest.mark.parametrize("agents", [1, 3])
-def test_bits_of_a_layer_do_not_depend_on_how_many_rows_there_are(inside: int, outside: int, agents: int) -> None:
-    chance = torch.Generator().manual_seed(inside + outside)
-    weight, bias, x = (torch.randn(agents, *s, generator=chance) for s in ((outside, inside), (outside,), (40, inside)))
+def test_bits_of_a_layer_do_not_depend_on_the_number_of_rows(width_in: int, width_out: int, agents: int) -> None:
+    generator = torch.Generator().manual_seed(width_in + width_out)
+    weight, bias, x = (
+        torch.randn(agents, *s, generator=generator) for s in ((width_out, width_in), (width_out,), (40, width_in))
+    )
     whole = linear(x, weight, bias, "fp32")
-    for rows in range(LEAST_ROWS, 40):
+    for rows in range(MIN_ROWS, 40):
         few = linear(x[:, :rows].contiguous(), weight, bias, "fp32")
         assert few.is_contiguous()
         assert torch.equal(few, whole[:, :rows]), rows
@@ -64,17 +66,17 @@ def _experience(seed: int, rows: int, masked: bool) -> Experience:
 
 
 def _by_torch(learner: PPO, batch: Experience) -> tuple[Tensor, dict[str, Tensor]]:
-    """Gradient and parts of the loss as the paper writes it, in double precision, by torch's own means."""
+    """Gradient and terms of the loss as in the paper, in double precision, by torch's autograd."""
     options, layout = learner.options, learner.network.layout
     leaf = learner.weights.double().requires_grad_()
     arrays = layout.arrays(leaf)
-    bend = torch.relu if options.activation == "relu" else torch.tanh
+    activation = torch.relu if options.activation == "relu" else torch.tanh
 
     def run(name: str, outputs: int) -> Tensor:
-        x = torch.nn.functional.pad(torch.from_numpy(batch.windows).double(), (0, learner.network.inputs - OBS))
+        x = torch.nn.functional.pad(torch.from_numpy(batch.stacks).double(), (0, learner.network.inputs - OBS))
         for i in range(3):
             x = x @ arrays[f"{name}.{i}.weight"].transpose(1, 2) + arrays[f"{name}.{i}.bias"].unsqueeze(1)
-            x = bend(x) if i < 2 else x
+            x = activation(x) if i < 2 else x
         return x[:, :, :outputs]
 
     actions, old, advantages, returns, mask = (torch.from_numpy(array) for array in batch[1:])
@@ -97,7 +99,7 @@ def _by_torch(learner: PPO, batch: Experience) -> tuple[Tensor, dict[str, Tensor
 @given(seed=st.integers(0, 2**31), rows=st.integers(1, 40))
 def test_the_gradient_is_that_of_the_loss(activation: str, masked: bool, seed: int, rows: int) -> None:
     learner = _learner(activation=activation)
-    learner.weights *= 1 + seed % 5  # decided policies as well
+    learner.weights *= 1 + seed % 5  # policies with clear preferences as well
     batch = _experience(seed, rows, masked)
     grad, parts = learner._gradient(batch, 0, AGENTS)
     expected, expected_parts = _by_torch(learner, batch)
@@ -107,10 +109,12 @@ def test_the_gradient_is_that_of_the_loss(activation: str, masked: bool, seed: i
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_pieces_add_up_to_the_whole_on_any_number_of_threads(monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
+def test_microbatches_add_up_to_the_minibatch_on_any_number_of_threads(
+    monkeypatch: pytest.MonkeyPatch, threads: int
+) -> None:
     batch = _experience(5, 40, masked=True)
     whole, whole_parts = _learner()._gradient(batch, 0, AGENTS)
-    monkeypatch.setattr("remuda.learners.ppo.learner.SHARD_ROWS", 9)
+    monkeypatch.setattr("remuda.learners.ppo.learner.MIN_MICROBATCH_ROWS", 9)
     learner = _learner()
     object.__setattr__(learner.context, "threads", threads)
     grad, parts = learner._gradient(batch, 0, AGENTS)
@@ -118,11 +122,11 @@ def test_pieces_add_up_to_the_whole_on_any_number_of_threads(monkeypatch: pytest
     torch.testing.assert_close(grad, whole, rtol=1e-4, atol=1e-6)
     for name, part in parts.items():
         torch.testing.assert_close(part, whole_parts[name], rtol=1e-4, atol=1e-6)
-    assert (learner.helpers_cpu_s > 0) == (threads > 1)
+    assert (learner.thread_pool_cpu_s > 0) == (threads > 1)
 
 
-@pytest.mark.parametrize("field", ["windows", "log_probs", "advantages", "returns"])
-def test_what_is_not_a_number_is_seen_in_the_gradient(field: str) -> None:
+@pytest.mark.parametrize("field", ["stacks", "log_probs", "advantages", "returns"])
+def test_a_nan_in_the_data_makes_the_agents_gradient_not_finite(field: str) -> None:
     batch = _experience(5, 12, masked=False)
     getattr(batch, field)[1, 3] = np.nan
     grad, _ = _learner()._gradient(batch, 0, AGENTS)
@@ -131,8 +135,8 @@ def test_what_is_not_a_number_is_seen_in_the_gradient(field: str) -> None:
 
 
 @given(st.integers(0, 2**31), st.integers(1, 12), st.sampled_from([[8], [8, 8], [16, 8]]))
-def test_small_networks_say_the_same_of_few_rows_and_of_many(seed: int, few: int, layers: list[int]) -> None:
-    """Torch multiplies small matrices in another way than larger ones, so there are no small ones."""
+def test_small_networks_give_the_same_bits_for_few_rows_and_for_many(seed: int, few: int, layers: list[int]) -> None:
+    """Torch multiplies small matrices with another kernel than larger ones, so rows are padded."""
     learner = _learner(layers=layers)
     learner.weights.normal_(generator=torch.Generator().manual_seed(seed))
     seen = np.random.default_rng(seed).normal(size=(AGENTS, 40, OBS)).astype(np.float32)

@@ -1,9 +1,10 @@
-"""Invariant 1: change anything of one agent and the others keep every bit."""
+"""Invariant 1: whatever changes for one agent, the others keep every bit. Every shipped learner has to hold it."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -12,78 +13,104 @@ import pytest
 from numpy.typing import NDArray
 
 from remuda.core import rng
-from remuda.core.fragment import Fragment
+from remuda.core.fragment import Fragment, copy_fragment
 from remuda.core.game import make_game
 from remuda.core.learner import Learner, LearnerContext
-from remuda.core.policy import PolicyInput
+from remuda.core.policy import PolicyBinding, PolicyInput
 from remuda.core.rng import Stream
 from remuda.core.task import Task
 from remuda.core.threads import one_thread_each
 from remuda.games.registry import find_game
-from remuda.learners.iqn.learner import IQN
+from remuda.learners.registry import LEARNERS
 from remuda.rollout.config import RolloutConfig
 from remuda.rollout.rollout import Rollout
-from remuda.rollout.warm_up import random_bindings
 
-AGENTS, WORLDS, TURNS, UPDATES = 5, 3, 12, 3
-OTHERS = [0, 1, 3, 4]  # everybody but agent 2
-SMALL = {"layer": 12, "frames": 2, "quantiles": 3, "acting_quantiles": 3, "batch_size": 8, "memory": 100}
+AGENTS, WORLDS, TURNS, UPDATES, ROUNDS = 5, 3, 12, 3, 3
+OTHERS = [0, 1, 3, 4]  # all but agent 2
 GAME = {"agents": AGENTS, "height": 7, "width": 7, "turns": TURNS, "spawn": 0.2}
-ROUNDS = 3
+SMALL: dict[str, dict[str, Any]] = {
+    "iqn": {"layer": 12, "frames": 2, "quantiles": 3, "acting_quantiles": 3, "batch_size": 8, "replay_size": 100},
+    "ppo": {"layers": [12, 10], "frames": 2, "passes": 2, "minibatches": 2, "normalise_observations": True},
+}
+DEFAULT: dict[str, dict[str, Any]] = {"iqn": {"replay_size": 200}, "ppo": {}}
+Arrays = dict[str, NDArray[Any]]
+
+each_learner = pytest.mark.parametrize("name", SMALL)
 
 
-def fragments() -> list[Fragment]:
-    """Three rounds of random play."""
+def test_every_shipped_learner_is_tested() -> None:
+    assert set(SMALL) == set(DEFAULT) == set(LEARNERS)
+
+
+def make(name: str, first: int = 0, last: int = AGENTS, **options: Any) -> Learner:
+    """A learner of agents first … last-1."""
+    group = make_game(find_game("treasurehunt"), GAME, [0]).spec.groups[0]
+    context = LearnerContext(group, 0, first, last, first, 0, TURNS, WORLDS, ROUNDS * UPDATES)
+    own = LEARNERS[name]
+    return own(context, own.options_type().read(options or SMALL[name], f"learner {name}"))
+
+
+@cache
+def _played(name: str, frames: int) -> list[Fragment]:
+    """Three rounds played with initial weights."""
+    own = make(name, **{**SMALL[name], "frames": frames})
+    policy = own.make_policy(own.context.group, AGENTS, own.options, "fp32", "cpu")
+    policy.load(own.rows(), 0)
     game = make_game(find_game("treasurehunt"), GAME, range(WORLDS))
-    player = Rollout(game, random_bindings(game), RolloutConfig(0, WORLDS))
+    rollout = Rollout(game, [PolicyBinding(0, 0, AGENTS, policy)], RolloutConfig(0, WORLDS))
     result = []
     for first in range(0, ROUNDS * WORLDS, WORLDS):
-        player.start(Task(tuple(range(first, first + WORLDS))))
-        result.append(player.play(player.empty_fragments())[0])
+        rollout.start(Task(tuple(range(first, first + WORLDS))))
+        result.append(rollout.play(rollout.empty_fragments())[0])
     return result
 
 
-def learner(first: int = 0, last: int = AGENTS, **options: Any) -> Learner:
-    group = make_game(find_game("treasurehunt"), GAME, [0]).spec.groups[0]
-    context = LearnerContext(group, 0, first, last, first, 0, TURNS, WORLDS, ROUNDS * UPDATES)
-    return IQN(context, IQN.options_type().read({**SMALL, **options}, "learner iqn"))
-
-
-def teach(student: Learner, rounds: Sequence[Fragment]) -> dict[str, NDArray[Any]]:
-    """Everything the agents are and report after some rounds of updates."""
-    with one_thread_each():
-        for fragment in rounds:
-            student.take(fragment)
-            student.update(UPDATES)
-            report = student.report()
-    return {name: array.copy() for name, array in {**student.state(), **report, "rows": student.rows()}.items()}
-
-
-def altered(change: Callable[[Fragment], None]) -> list[Fragment]:
-    rounds = fragments()
+def fragments(name: str, change: Callable[[Fragment], None] = lambda fragment: None, frames: int = 2) -> list[Fragment]:
+    """One fragment per round, each with a change."""
+    rounds = [copy_fragment(fragment) for fragment in _played(name, frames)]
     for fragment in rounds:
         change(fragment)
     return rounds
 
 
-def assert_others_kept(result: dict[str, NDArray[Any]], usual: dict[str, NDArray[Any]]) -> None:
-    for name, array in usual.items():
+def train(own: Learner, rounds: Sequence[Fragment]) -> Arrays:
+    """State, report and rows of all agents after some rounds of updates."""
+    with one_thread_each():
+        for fragment in rounds:
+            own.take(fragment)
+            own.update(UPDATES)
+            report = own.report()
+    return {name: array.copy() for name, array in {**own.state(), **report, "rows": own.rows()}.items()}
+
+
+@cache
+def baseline(name: str) -> Arrays:
+    """What is learned from unchanged data."""
+    return train(make(name), fragments(name))
+
+
+def assert_others_unchanged(result: Arrays, expected: Arrays) -> None:
+    for name, array in expected.items():
         assert array[OTHERS].tobytes() == result[name][OTHERS].tobytes(), name
+
+
+def assert_changed(result: Arrays, expected: Arrays, name: str = "weights") -> None:
+    assert result[name][2].tobytes() != expected[name][2].tobytes(), "the change did nothing"
 
 
 def flip_observations(fragment: Fragment) -> None:
     fragment.obs[:, :, 2] = 1 - fragment.obs[:, :, 2]
 
 
-def pay_more(fragment: Fragment) -> None:
-    fragment.rewards[:, :, 2] += 1000
+def raise_rewards(fragment: Fragment) -> None:
+    fragment.rewards[:, :, 2] += 1000 * (1 + np.arange(TURNS)[:, None])
 
 
-def pay_nan(fragment: Fragment) -> None:
+def nan_rewards(fragment: Fragment) -> None:
     fragment.rewards[:, :, 2] = np.nan
 
 
-def act_otherwise(fragment: Fragment) -> None:
+def change_actions(fragment: Fragment) -> None:
     fragment.actions[:, :, 2] = 3 - fragment.actions[:, :, 2]
 
 
@@ -92,87 +119,95 @@ def die_early(fragment: Fragment) -> None:
     fragment.alive[5:, :, 2] = False
 
 
-def never_live(fragment: Fragment) -> None:
+def never_alive(fragment: Fragment) -> None:
     fragment.alive[:, :, 2] = False
 
 
-@pytest.fixture(scope="module")
-def usual() -> dict[str, NDArray[Any]]:
-    return teach(learner(), fragments())
+CHANGES = [flip_observations, raise_rewards, nan_rewards, change_actions, die_early, never_alive]
 
 
-@pytest.mark.parametrize("change", [flip_observations, pay_more, pay_nan, act_otherwise, die_early, never_live])
-def test_another_agents_data(usual: dict[str, NDArray[Any]], change: Callable[[Fragment], None]) -> None:
-    result = teach(learner(), altered(change))
-    assert_others_kept(result, usual)
-    assert result["weights"][2].tobytes() != usual["weights"][2].tobytes(), "the change did nothing"
+@pytest.mark.parametrize("change", CHANGES)
+@each_learner
+def test_another_agents_data(name: str, change: Callable[[Fragment], None]) -> None:
+    result = train(make(name), fragments(name, change))
+    assert_others_unchanged(result, baseline(name))
+    assert_changed(result, baseline(name))
 
 
 @pytest.mark.parametrize(
-    ("option", "plain", "column"), [("lr", 2.5e-4, "weights"), ("gamma", 0.99, "weights"), ("epsilon", 0.5, "rows")]
-)
-def test_another_agents_options(option: str, plain: float, column: str) -> None:
-    usual = teach(learner(**{option: plain}), fragments())
-    result = teach(learner(**{option: [plain, plain, plain / 2, plain, plain]}), fragments())
-    assert_others_kept(result, usual)
-    assert result[column][2].tobytes() != usual[column][2].tobytes(), "the change did nothing"
+    ("name", "option", "plain", "column"),
+    [
+        ("iqn", "lr", 2.5e-4, "weights"), ("iqn", "gamma", 0.99, "weights"), ("iqn", "epsilon", 0.5, "rows"),
+        ("ppo", "lr", 2.5e-4, "weights"), ("ppo", "gamma", 0.99, "weights"), ("ppo", "entropy", 0.5, "weights"),
+    ],
+)  # fmt: skip
+def test_another_agents_options(name: str, option: str, plain: float, column: str) -> None:
+    expected = train(make(name, **SMALL[name], **{option: plain}), fragments(name))
+    values = [plain, plain, plain / 2, plain, plain]
+    result = train(make(name, **SMALL[name], **{option: values}), fragments(name))
+    assert_others_unchanged(result, expected)
+    assert_changed(result, expected, column)
 
 
-def test_another_agents_first_weights(usual: dict[str, NDArray[Any]]) -> None:
-    student = learner()
-    state = {name: array.copy() for name, array in student.state().items()}
+@each_learner
+def test_another_agents_first_weights(name: str) -> None:
+    own = make(name)
+    state = {key: array.copy() for key, array in own.state().items()}
     state["weights"][2] *= 3
-    state["target"][2] *= -1
-    student.restore(state)
-    result = teach(student, fragments())
-    assert_others_kept(result, usual)
-    assert result["weights"][2].tobytes() != usual["weights"][2].tobytes(), "the change did nothing"
+    if "target" in state:
+        state["target"][2] *= -1
+    own.restore(state)
+    result = train(own, fragments(name))
+    assert_others_unchanged(result, baseline(name))
+    assert_changed(result, baseline(name))
 
 
-def test_another_agents_broken_weights(usual: dict[str, NDArray[Any]]) -> None:
-    student = learner()
-    student.weights[2] = np.nan
-    assert_others_kept(teach(student, fragments()), usual)
+@each_learner
+def test_another_agents_nan_weights(name: str) -> None:
+    own = make(name)
+    own.weights[2] = np.nan
+    assert_others_unchanged(train(own, fragments(name)), baseline(name))
 
 
 @pytest.mark.parametrize("edges", [(0, 2, 5), (0, 1, 2, 3, 4, 5), (0, 4, 5)])
-def test_slices_of_the_herd_learn_what_the_herd_learns(usual: dict[str, NDArray[Any]], edges: tuple[int, ...]) -> None:
-    rounds = fragments()
-    parts = [teach(learner(a, b), rounds) for a, b in pairwise(edges)]
-    for name, array in usual.items():
-        assert np.concatenate([part[name] for part in parts]).tobytes() == array.tobytes(), name
+@each_learner
+def test_slices_of_the_herd_learn_the_same_bits_as_the_herd(name: str, edges: tuple[int, ...]) -> None:
+    parts = [train(make(name, a, b), fragments(name)) for a, b in pairwise(edges)]
+    for key, array in baseline(name).items():
+        assert np.concatenate([part[key] for part in parts]).tobytes() == array.tobytes(), key
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_default_networks_learn_stacked_what_they_learn_alone(precision: str) -> None:
-    default = {**dict.fromkeys(SMALL), "layer": 250, "frames": 5, "quantiles": 12, "acting_quantiles": 8}
-    default = {**default, "batch_size": 64, "memory": 200}
-    rounds = fragments()[:2]
+@each_learner
+def test_default_networks_learn_the_same_bits_stacked_and_alone(name: str, precision: str) -> None:
+    options = LEARNERS[name].options_type().read(DEFAULT[name], f"learner {name}")
+    rounds = fragments(name, frames=options.frames)[:2]
 
-    def at_precision(first: int, last: int) -> Learner:
-        plain = learner(first, last, **default)
-        return IQN(dataclasses.replace(plain.context, precision=precision), plain.options)
+    def own(first: int, last: int) -> Learner:
+        small = make(name, first, last)
+        return LEARNERS[name](dataclasses.replace(small.context, precision=precision), options)
 
-    whole = teach(at_precision(0, 3), rounds)
+    whole = train(own(0, 3), rounds)
     for agent in range(3):
-        alone = teach(at_precision(agent, agent + 1), rounds)
+        alone = train(own(agent, agent + 1), rounds)
         assert alone["rows"][0].tobytes() == whole["rows"][agent].tobytes()
 
 
-def test_agents_choose_by_their_own_rows() -> None:
-    student = learner(epsilon=0.0)
-    policy = IQN.make_policy(student.context.group, AGENTS, student.options, "fp32", "cpu")
-    fragment = fragments()[0]
+@each_learner
+def test_agents_choose_actions_from_their_own_rows(name: str) -> None:
+    own = make(name)
+    policy = own.make_policy(own.context.group, AGENTS, own.options, "fp32", "cpu")
+    fragment = fragments(name)[0]
     keys = rng.keys(rng.keys(rng.key(0, Stream.CHECK), np.arange(WORLDS))[:, None], np.arange(AGENTS))
     inputs = PolicyInput(fragment.obs[4:6], np.full((WORLDS, AGENTS), 5), None, keys, 0.0)
 
     def choose(change: float) -> NDArray[np.int64]:
-        rows = student.rows()
-        rows[2, :-1] += change * rng.uniforms(rng.keys(rng.key(0, Stream.CHECK), np.arange(1)), rows.shape[1] - 1)[0]
+        rows = own.rows()
+        rows[2] += change * rng.uniforms(rng.keys(rng.key(0, Stream.CHECK), np.arange(1)), rows.shape[1])[0]
         policy.load(rows, 0)
         return policy.act(inputs, 0, AGENTS).actions
 
-    usual = choose(0.0)
-    others = [choose(change) for change in (-3.0, -1.0, 1.0, 3.0)]
-    assert all((actions[:, OTHERS] == usual[:, OTHERS]).all() for actions in others)
-    assert any((actions[:, 2] != usual[:, 2]).any() for actions in others), "the change did nothing"
+    expected = choose(0.0)
+    changed = [choose(change) for change in (-3.0, -1.0, 1.0, 3.0)]
+    assert all((actions[:, OTHERS] == expected[:, OTHERS]).all() for actions in changed)
+    assert any((actions[:, 2] != expected[:, 2]).any() for actions in changed), "the change did nothing"

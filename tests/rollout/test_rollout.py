@@ -1,4 +1,4 @@
-"""Playing: the same episode however it is batched or cut, and every signal in its own turn."""
+"""Rollouts: an episode is the same however it is batched or sliced, and every signal is in its own turn."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import pytest
 from remuda.core.fragment import Fragment, Purpose
 from remuda.core.game import Game, GameEntry, make_game
 from remuda.core.policy import Policy, PolicyBinding, PolicyInput, PolicyOutput, RandomPolicy, explore
-from remuda.core.ranges import split_evenly
 from remuda.core.task import Task
 from remuda.games.registry import find_game
 from remuda.rollout.config import RolloutConfig, empty_fragments
@@ -26,7 +25,7 @@ PER_TURN = ("actions", "rewards", "terminated", "truncated", "alive", "ages")
 
 
 class Stacked(Policy):
-    """Chooses by a sum over the frames that are its own, and notes that sum; explores when told."""
+    """Chooses by a sum over the agent's own frames and stores that sum; ε-greedy."""
 
     frames = 3
     extras = ("sum",)
@@ -44,11 +43,11 @@ class Stacked(Policy):
         return PolicyOutput(explore(greedy, chance, inputs, self.group.actions), {"sum": total.astype(np.float32)})
 
 
-def seated(game: Game, policy: type[Policy] = Stacked) -> list[PolicyBinding]:
+def bind_policies(game: Game, policy: type[Policy] = Stacked) -> list[PolicyBinding]:
     return [PolicyBinding(g, 0, group.size, policy(group, group.size)) for g, group in enumerate(game.spec.groups)]
 
 
-def begin(
+def start_rollout(
     entry: GameEntry,
     options: dict[str, Any],
     episodes: Sequence[int],
@@ -57,29 +56,29 @@ def begin(
     purpose: Purpose = Purpose.TRAIN,
     **config: Any,
 ) -> Rollout:
-    """A player of four planned worlds that has started these episodes."""
+    """A rollout of a plan with four worlds that has started these episodes."""
     config = {"seed": 3, "worlds": 4, **config}
     game = make_game(entry, options, [episode % config["worlds"] for episode in episodes])
-    player = Rollout(game, seated(game, policy), RolloutConfig(**config))
-    player.start(Task(tuple(episodes), purpose, exploration))
-    return player
+    rollout = Rollout(game, bind_policies(game, policy), RolloutConfig(**config))
+    rollout.start(Task(tuple(episodes), purpose, exploration))
+    return rollout
 
 
-def whole(entry: GameEntry, options: dict[str, Any], episodes: Sequence[int], **how: Any) -> list[Fragment]:
-    player = begin(entry, options, episodes, **how)
-    return player.play(player.empty_fragments())
+def play_whole(entry: GameEntry, options: dict[str, Any], episodes: Sequence[int], **arguments: Any) -> list[Fragment]:
+    rollout = start_rollout(entry, options, episodes, **arguments)
+    return rollout.play(rollout.empty_fragments())
 
 
-def slices(player: Rollout, turns: int) -> list[list[Fragment]]:
+def play_slices(rollout: Rollout, turns: int) -> list[list[Fragment]]:
     """The started episodes, `turns` turns at a time."""
     parts = []
-    while not player.game.over.all():
-        parts.append(player.play(player.empty_fragments(turns)))
+    while not rollout.game.over.all():
+        parts.append(rollout.play(rollout.empty_fragments(turns)))
     return parts
 
 
 def assert_same_world(a: Fragment, world_a: int, b: Fragment, world_b: int) -> None:
-    """Two columns tell the same episode, up to the turn at which it is over."""
+    """Two worlds of two fragments have the same episode, up to the turn in which it ends."""
     turns = min(a.turns, b.turns)
     for name in PER_TURN:
         mine, other = getattr(a, name)[:, world_a], getattr(b, name)[:, world_b]
@@ -99,43 +98,45 @@ def assert_same_world(a: Fragment, world_a: int, b: Fragment, world_b: int) -> N
 def test_an_episode_does_not_depend_on_the_worlds_beside_it(
     entry: GameEntry, options: dict[str, Any], parallel: bool
 ) -> None:
-    together = whole(entry, options, (4, 1, 2, 7), parallel_actions=parallel)
+    together = play_whole(entry, options, (4, 1, 2, 7), parallel_actions=parallel)
     for column, episode in enumerate((4, 1, 2, 7)):
-        alone = whole(entry, options, (episode,), parallel_actions=parallel)
+        alone = play_whole(entry, options, (episode,), parallel_actions=parallel)
         for a, b in zip(together, alone, strict=True):
             assert_same_world(a, column, b, 0)
 
 
 @pytest.mark.parametrize("parallel", [True, False], ids=["parallel", "in order"])
 @pytest.mark.parametrize(("entry", "options"), GAMES, ids=IDS)
-def test_one_forward_at_a_time_plays_the_same(entry: GameEntry, options: dict[str, Any], parallel: bool) -> None:
-    stacked = whole(entry, options, (0, 1), parallel_actions=parallel)
-    for a, b in zip(stacked, whole(entry, options, (0, 1), parallel_actions=parallel, one_by_one=True), strict=True):
+def test_one_forward_pass_per_agent_plays_the_same(entry: GameEntry, options: dict[str, Any], parallel: bool) -> None:
+    stacked = play_whole(entry, options, (0, 1), parallel_actions=parallel)
+    for a, b in zip(
+        stacked, play_whole(entry, options, (0, 1), parallel_actions=parallel, one_by_one=True), strict=True
+    ):
         assert_same_world(a, 0, b, 0)
         assert_same_world(a, 1, b, 1)
 
 
-def test_a_player_can_be_used_again() -> None:
-    player = begin(RESPAWN, {}, (0, 1))
-    player.play(player.empty_fragments(5))
-    player.start(Task((4, 5)))
-    (again,) = player.play(player.empty_fragments())
-    (fresh,) = whole(RESPAWN, {}, (4, 5))
+def test_a_rollout_can_be_used_again() -> None:
+    rollout = start_rollout(RESPAWN, {}, (0, 1))
+    rollout.play(rollout.empty_fragments(5))
+    rollout.start(Task((4, 5)))
+    (again,) = rollout.play(rollout.empty_fragments())
+    (fresh,) = play_whole(RESPAWN, {}, (4, 5))
     assert_same_world(again, 0, fresh, 0)
     assert_same_world(again, 1, fresh, 1)
 
 
 @pytest.mark.parametrize("changed", [{"seed": 4}, {"purpose": Purpose.EVALUATE}])
 @pytest.mark.parametrize("entry", [TREASURE, RESPAWN], ids=["treasurehunt", "respawn"])
-def test_seed_and_purpose_decide_the_chance(entry: GameEntry, changed: dict[str, Any]) -> None:
+def test_seed_and_purpose_decide_the_randomness(entry: GameEntry, changed: dict[str, Any]) -> None:
     options = SMALL if entry is TREASURE else {}
-    (a,), (b,) = whole(entry, options, (0,)), whole(entry, options, (0,), **changed)
+    (a,), (b,) = play_whole(entry, options, (0,)), play_whole(entry, options, (0,), **changed)
     assert not np.array_equal(a.obs, b.obs)
     assert not np.array_equal(a.actions, b.actions)
 
 
 def test_episodes_of_one_world_differ() -> None:
-    (a,) = whole(TREASURE, SMALL, (1, 5))
+    (a,) = play_whole(TREASURE, SMALL, (1, 5))
     assert a.origin.worlds.tolist() == [1, 1]
     assert not np.array_equal(a.obs[:, 0], a.obs[:, 1])
 
@@ -147,8 +148,8 @@ def joined(parts: list[list[Fragment]], name: str) -> np.ndarray:
 @pytest.mark.parametrize("turns", [1, 2, 5, 12])
 @pytest.mark.parametrize(("entry", "options"), GAMES, ids=IDS)
 def test_slices_joined_are_the_whole_episode(entry: GameEntry, options: dict[str, Any], turns: int) -> None:
-    groups = whole(entry, options, (0, 1, 2))
-    parts = slices(begin(entry, options, (0, 1, 2)), turns)
+    groups = play_whole(entry, options, (0, 1, 2))
+    parts = play_slices(start_rollout(entry, options, (0, 1, 2)), turns)
     assert [part[0].origin.first_turn for part in parts] == list(range(0, groups[0].turns, turns))
     for g, one in enumerate(groups):
         mine = [[part[g]] for part in parts]
@@ -164,9 +165,9 @@ def test_slices_joined_are_the_whole_episode(entry: GameEntry, options: dict[str
 def test_slices_joined_are_the_whole_episode_when_agents_die_as_a_turn_begins() -> None:
     """What happens at the start of a slice's first turn still belongs to the turn before."""
     options = {"at_begin": True, "longest_rest": 0}
-    (one,) = whole(RESPAWN, options, (0, 1, 2))
+    (one,) = play_whole(RESPAWN, options, (0, 1, 2))
     assert one.terminated.any()
-    parts = slices(begin(RESPAWN, options, (0, 1, 2)), 3)
+    parts = play_slices(start_rollout(RESPAWN, options, (0, 1, 2)), 3)
     for name in PER_TURN:
         assert np.array_equal(joined(parts, name), getattr(one, name)), name
 
@@ -177,7 +178,7 @@ def test_slices_joined_are_the_whole_episode_when_agents_die_as_a_turn_begins() 
 def test_the_frames_before_a_slice_are_the_observations_before_it(
     entry: GameEntry, options: dict[str, Any], parallel: bool, turns: int
 ) -> None:
-    parts = slices(begin(entry, options, (0, 1, 2), parallel_actions=parallel), turns)
+    parts = play_slices(start_rollout(entry, options, (0, 1, 2), parallel_actions=parallel), turns)
     for g in range(len(parts[0])):
         seen = [np.zeros_like(parts[0][g].obs[0])] * 2
         for part in parts:
@@ -187,29 +188,29 @@ def test_the_frames_before_a_slice_are_the_observations_before_it(
 
 
 @pytest.mark.parametrize("parallel", [True, False], ids=["parallel", "in order"])
-def test_the_reward_of_a_turn_is_all_that_came_between_two_observations(parallel: bool) -> None:
-    """The game shows every agent what it was given so far, so differences of observations are the truth."""
-    (fragment,) = whole(GIFTS, {}, (0, 1), parallel_actions=parallel)
-    given = fragment.obs[fragment.before :, :, :, 1]
-    assert given[-1].min() > 0
-    assert np.array_equal(fragment.rewards, np.diff(given, axis=0))
+def test_the_reward_of_a_turn_is_the_sum_between_two_observations(parallel: bool) -> None:
+    """Observations contain what the agent was given so far, so their differences are the true rewards."""
+    (fragment,) = play_whole(GIFTS, {}, (0, 1), parallel_actions=parallel)
+    received = fragment.obs[fragment.before :, :, :, 1]
+    assert received[-1].min() > 0
+    assert np.array_equal(fragment.rewards, np.diff(received, axis=0))
 
 
-def test_gifts_arrive_in_the_turn_the_order_of_play_says() -> None:
+def test_gifts_arrive_in_the_turn_that_the_order_of_play_implies() -> None:
     agents, turns = 3, 12
     gift = 1 + np.arange(agents) + agents * np.arange(turns)[:, None]  # (turns, giver)
-    (parallel,) = whole(GIFTS, {}, (0,))
+    (parallel,) = play_whole(GIFTS, {}, (0,))
     assert np.array_equal(parallel.rewards[:, 0], np.roll(gift, 1, axis=1))
-    (ordered,) = whole(GIFTS, {}, (0,), parallel_actions=False)
-    assert np.array_equal(ordered.rewards[:, 0, 0], gift[:, 2])  # the last agent gives after all have looked
-    for agent in (1, 2):  # those before it in the order have given before it looks
+    (ordered,) = play_whole(GIFTS, {}, (0,), parallel_actions=False)
+    assert np.array_equal(ordered.rewards[:, 0, 0], gift[:, 2])  # the last agent gives after all have observed
+    for agent in (1, 2):  # agents before it in the order have given before it observes
         assert np.array_equal(ordered.rewards[1:-1, 0, agent], gift[2:, agent - 1])
         assert ordered.rewards[-1, 0, agent] == 0
 
 
-def test_later_agents_see_earlier_ones_of_the_same_turn_only_in_order() -> None:
-    (parallel,) = whole(GIFTS, {}, (0,))
-    (ordered,) = whole(GIFTS, {}, (0,), parallel_actions=False)
+def test_agents_observe_earlier_agents_of_the_same_turn_only_without_parallel_actions() -> None:
+    (parallel,) = play_whole(GIFTS, {}, (0,))
+    (ordered,) = play_whole(GIFTS, {}, (0,), parallel_actions=False)
     assert parallel.obs[2, 0, :, 1].tolist() == [0, 0, 0]
     assert ordered.obs[2, 0, :, 1].tolist() == [0, 1, 2]
 
@@ -218,9 +219,11 @@ def test_later_agents_see_earlier_ones_of_the_same_turn_only_in_order() -> None:
 @pytest.mark.parametrize(
     "options", [{}, {"longest_rest": 0}, {"at_begin": True}, {"at_begin": True, "longest_rest": 0}]
 )
-def test_dead_agents_leave_stretches_that_say_what_they_are(options: dict[str, Any], parallel: bool) -> None:
-    """Ages, flags and rewards follow from what the observations say of themselves."""
-    (fragment,) = whole(RESPAWN, {"turns": 30, **options}, (0, 1, 2), parallel_actions=parallel)
+def test_deaths_split_an_agents_turns_into_segments_with_right_ages_and_flags(
+    options: dict[str, Any], parallel: bool
+) -> None:
+    """Ages, flags and rewards agree with the turn and segment numbers in the observations."""
+    (fragment,) = play_whole(RESPAWN, {"turns": 30, **options}, (0, 1, 2), parallel_actions=parallel)
     deaths = 0
     for world in range(3):
         for agent in range(3):
@@ -228,8 +231,8 @@ def test_dead_agents_leave_stretches_that_say_what_they_are(options: dict[str, A
             alive = fragment.alive[:, world, agent]
             assert alive[0]
             for turn in np.flatnonzero(alive):
-                lived = int((alive[:turn] & (segment[:turn] == segment[turn])).sum())
-                assert fragment.ages[turn, world, agent] == lived
+                age = int((alive[:turn] & (segment[:turn] == segment[turn])).sum())
+                assert fragment.ages[turn, world, agent] == age
                 assert fragment.rewards[turn, world, agent] == 1 + turn
                 last = turn + 1 == fragment.turns
                 dies = not last and not (alive[turn + 1] and segment[turn + 1] == segment[turn])
@@ -244,8 +247,8 @@ def test_dead_agents_leave_stretches_that_say_what_they_are(options: dict[str, A
     assert np.array_equal(fragment.returns, (fragment.rewards * fragment.alive).sum(axis=0))
 
 
-def test_worlds_that_are_over_early_are_silent() -> None:
-    (fragment,) = whole(MASKED, {}, (0, 1, 2, 3))
+def test_worlds_that_end_early_have_no_alive_agents_afterwards() -> None:
+    (fragment,) = play_whole(MASKED, {}, (0, 1, 2, 3))
     lengths = 1 + fragment.obs[fragment.before, :, 0, 0] % 12
     assert len(set(lengths.tolist())) > 1
     assert fragment.turns == lengths.max()
@@ -257,8 +260,8 @@ def test_worlds_that_are_over_early_are_silent() -> None:
 
 
 @pytest.mark.parametrize("parallel", [True, False], ids=["parallel", "in order"])
-def test_masks_are_recorded_beside_their_observations_and_obeyed(parallel: bool) -> None:
-    (fragment,) = whole(MASKED, {}, (0, 1, 2), policy=RandomPolicy, parallel_actions=parallel)
+def test_masks_are_stored_beside_their_observations_and_obeyed(parallel: bool) -> None:
+    (fragment,) = play_whole(MASKED, {}, (0, 1, 2), policy=RandomPolicy, parallel_actions=parallel)
     assert fragment.mask is not None
     seen = fragment.obs[fragment.before :]
     forbidden = (seen[..., 2] + np.arange(3)) % 4
@@ -267,7 +270,7 @@ def test_masks_are_recorded_beside_their_observations_and_obeyed(parallel: bool)
 
 
 class Constant(Policy):
-    """Always plays its version, and notes its own number of the agent."""
+    """Chooses its version as action, and stores the index of the agent within the policy."""
 
     extras = ("own",)
 
@@ -282,7 +285,7 @@ def versioned(policy: Policy, version: int) -> Policy:
 
 
 @pytest.mark.parametrize("parallel", [True, False], ids=["parallel", "in order"])
-def test_mixed_seats_play_their_own_agents_with_their_own_version(parallel: bool) -> None:
+def test_several_policies_act_for_their_own_agents_with_their_own_version(parallel: bool) -> None:
     game = make_game(UNEQUAL, {"agents": 4}, [0, 1])
     walkers, sitters = game.spec.groups
     bindings = [
@@ -291,9 +294,9 @@ def test_mixed_seats_play_their_own_agents_with_their_own_version(parallel: bool
         PolicyBinding(0, 3, 4, versioned(Constant(walkers, 1), 1)),
         PolicyBinding(1, 0, 5, versioned(Constant(sitters, 5), 4)),
     ]
-    player = Rollout(game, bindings, RolloutConfig(0, 2, parallel))
-    player.start(Task((0, 1)))
-    first, second = player.play(player.empty_fragments())
+    rollout = Rollout(game, bindings, RolloutConfig(0, 2, parallel))
+    rollout.start(Task((0, 1)))
+    first, second = rollout.play(rollout.empty_fragments())
     assert first.before == 2
     assert second.before == 0
     assert first.versions.tolist() == [[2, 7, 7, 1]] * 12
@@ -303,21 +306,21 @@ def test_mixed_seats_play_their_own_agents_with_their_own_version(parallel: bool
     assert len(np.unique(first.actions[:, :, 1:3])) == 3
     assert sorted(first.extras) == ["own", "sum"]
     assert (second.extras["own"] == np.arange(5)).all()
-    assert not first.extras["own"].any()  # lone seats count from their own first agent
+    assert not first.extras["own"].any()  # a policy counts agents from its own first one
     assert first.extras["sum"][:, :, 1:3].all()
     assert not first.extras["sum"][:, :, [0, 3]].any()
 
 
 def test_a_version_may_change_between_slices() -> None:
-    player = begin(TREASURE, SMALL, (0, 1))
+    rollout = start_rollout(TREASURE, SMALL, (0, 1))
     for version in (3, 4):
-        player.bindings[0].policy.load(player.bindings[0].policy.rows, version)
-        (part,) = player.play(player.empty_fragments(2))
+        rollout.bindings[0].policy.load(rollout.bindings[0].policy.rows, version)
+        (part,) = rollout.play(rollout.empty_fragments(2))
         assert (part.versions == version).all()
 
 
 def test_groups_keep_their_shapes() -> None:
-    fragments = whole(UNEQUAL, {}, (0, 1))
+    fragments = play_whole(UNEQUAL, {}, (0, 1))
     assert [f.obs.shape for f in fragments] == [(15, 2, 3, 4), (15, 2, 4, 2, 3)]
     assert [f.obs.dtype for f in fragments] == [np.float32, np.uint8]
     assert [f.origin.group for f in fragments] == [0, 1]
@@ -325,11 +328,11 @@ def test_groups_keep_their_shapes() -> None:
     assert fragments[0].metrics[..., 0].tolist() == [[12.0] * 3] * 2
 
 
-def test_exploration_is_none_greedy_or_a_chance() -> None:
-    """Nothing but the share of random actions changes, and it is what the task says."""
+def test_exploration_is_the_policys_own_or_greedy_or_a_probability() -> None:
+    """Exploration changes nothing but the share of random actions, and that is what the task says."""
 
     def share(exploration: float | None) -> float:
-        (fragment,) = whole(UNEQUAL, {"agents": 40, "turns": 40}, range(4), exploration=exploration, worlds=4)[:1]
+        (fragment,) = play_whole(UNEQUAL, {"agents": 40, "turns": 40}, range(4), exploration=exploration, worlds=4)[:1]
         greedy = fragment.extras["sum"].astype(np.int64) % 3
         return float((fragment.actions != greedy).mean())
 
@@ -339,7 +342,7 @@ def test_exploration_is_none_greedy_or_a_chance() -> None:
 
 
 def test_agents_explore_independently() -> None:
-    (fragment,) = whole(TREASURE, {**SMALL, "turns": 400}, (0, 1), policy=RandomPolicy)
+    (fragment,) = play_whole(TREASURE, {**SMALL, "turns": 400}, (0, 1), policy=RandomPolicy)
     actions = fragment.actions.reshape(400, 4)
     same = (actions[:, :, None] == actions[:, None, :]).mean(axis=0)[~np.eye(4, dtype=bool)]
     assert np.abs(same - 1 / 4).max() < 5 * np.sqrt(3 / 16 / 400)
@@ -348,39 +351,32 @@ def test_agents_explore_independently() -> None:
 
 def test_random_actions_are_uniform_over_the_allowed_ones() -> None:
     game = make_game(MASKED, {"agents": 400, "turns": 1}, [0])
-    (fragment,) = whole(MASKED, {"agents": 400, "turns": 1}, range(8), policy=RandomPolicy, worlds=8)
+    (fragment,) = play_whole(MASKED, {"agents": 400, "turns": 1}, range(8), policy=RandomPolicy, worlds=8)
     shifted = (fragment.actions - np.arange(400)) % game.spec.groups[0].actions
     counts = np.bincount(shifted.ravel(), minlength=4)
     assert counts[0] == 0
     assert ((counts[1:] - 3200 / 3) ** 2 / (3200 / 3)).sum() < 2 + 5 * np.sqrt(4)
 
 
-def test_stop_is_asked_every_turn_and_may_end_it() -> None:
-    player = begin(TREASURE, SMALL, (0,))
+def test_before_turn_is_called_every_turn_and_may_raise() -> None:
+    rollout = start_rollout(TREASURE, SMALL, (0,))
     calls: list[int] = []
 
-    def stop() -> None:
+    def before_turn() -> None:
         calls.append(1)
         if len(calls) == 5:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        player.play(player.empty_fragments(), stop)
+        rollout.play(rollout.empty_fragments(), before_turn)
     assert len(calls) == 5
 
 
-@pytest.mark.parametrize(("count", "parts"), [(1, 1), (7, 3), (2, 5), (64, 2)])
-def test_shares_are_balanced_and_complete(count: int, parts: int) -> None:
-    ranges = split_evenly(count, parts)
-    assert [i for a, b in ranges for i in range(a, b)] == list(range(count))
-    sizes = [b - a for a, b in ranges]
-    assert len(sizes) == min(count, parts)
-    assert max(sizes) - min(sizes) <= 1
-
-
-def test_room_is_for_the_worlds_the_plan_says() -> None:
+def test_empty_fragments_have_the_worlds_of_the_plan() -> None:
     game = make_game(TREASURE, SMALL, [0])
-    (fragment,) = empty_fragments(game.spec, seated(game), RolloutConfig(0, 4), Task((3, 9)), first_turn=2, turns=5)
+    (fragment,) = empty_fragments(
+        game.spec, bind_policies(game), RolloutConfig(0, 4), Task((3, 9)), first_turn=2, turns=5
+    )
     assert fragment.origin.worlds.tolist() == [3, 1]
     assert fragment.origin.episodes.tolist() == [3, 9]
     assert (fragment.origin.first_turn, fragment.turns, fragment.before) == (2, 5, 2)

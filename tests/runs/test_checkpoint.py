@@ -302,15 +302,15 @@ def without_optimiser(arrays: dict[str, Any]) -> None:
 
 
 def a_larger_memory(arrays: dict[str, Any]) -> None:
-    arrays["0/memory.obs"] = arrays["0/memory.obs"].repeat(2, axis=1)
+    arrays["0/replay.obs"] = arrays["0/replay.obs"].repeat(2, axis=1)
 
 
 def stretches_beyond_the_end(arrays: dict[str, Any]) -> None:
-    arrays["0/memory.lengths"][:, 0] = 1 << 30
+    arrays["0/replay.lengths"][:, 0] = 1 << 30
 
 
 def a_head_beyond_the_end(arrays: dict[str, Any]) -> None:
-    arrays["0/memory.heads"][:] = 1 << 40
+    arrays["0/replay.heads"][:] = 1 << 40
 
 
 @pytest.mark.parametrize("alter", [not_finite, too_narrow, one_row, without_optimiser, a_larger_memory])

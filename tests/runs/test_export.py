@@ -25,9 +25,9 @@ from remuda.core.policy import Policy
 from remuda.core.task import Task
 from remuda.games.registry import find_game
 from remuda.learners.iqn.policy import IQNPolicy
-from remuda.learners.ppo.experience import windows
+from remuda.learners.ppo.experience import frame_stacks
 from remuda.learners.ppo.policy import PPOPolicy
-from remuda.learners.stack import pad_windows
+from remuda.learners.stack import pad_frame_stacks
 from remuda.rollout.config import RolloutConfig
 from remuda.rollout.rollout import Rollout
 from remuda.runs.export import NETWORK, ONNX, WEIGHTS, export
@@ -130,15 +130,15 @@ def our_outputs(policy: Policy, rows: NDArray[Any]) -> NDArray[Any]:
     with torch.no_grad():
         if isinstance(policy, IQNPolicy):
             net = policy.network
-            x = pad_windows(rows[None], net.scale, net.inputs, net.device)
+            x = pad_frame_stacks(rows[None], net.scale, net.inputs, net.device)
             k = net.options.acting_quantiles
             taus = ((torch.arange(k) + 0.5) / k).repeat(x.shape[1])[None]
             quantiles = net.quantiles(net.layout.arrays(torch.from_numpy(policy.rows[:, :-1])), x, taus, None)
             return quantiles.mean(dim=2)[0, : len(rows)].numpy()
         assert isinstance(policy, PPOPolicy)
         network = policy.network
-        x = pad_windows(rows[None], network.scale, network.inputs, network.device)
-        return network.logits(policy.slice(0, 1), x, None)[0, : len(rows), : network.actions].numpy()
+        x = pad_frame_stacks(rows[None], network.scale, network.inputs, network.device)
+        return network.logits(policy.agent_arrays(0, 1), x, None)[0, : len(rows), : network.actions].numpy()
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_all_three_agree_with_our_policy_on_real_episodes(herds: Any, name: str)
         group, policy, g, i = of_agent(run, agent)
         fragment = fragments[g]
         lived = fragment.alive[:, :, i]
-        seen = windows(fragment, policy.frames)[:, :, i][lived]  # (rows, frames * obs), oldest first
+        seen = frame_stacks(fragment, policy.frames)[:, :, i][lived]  # (rows, frames * obs), oldest first
         frames = seen.reshape(len(seen), policy.frames, *group.obs_shape).astype(np.float32)
         ours = our_outputs(policy, seen)
 

@@ -64,7 +64,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "precision": ({"precision": "fp8"}, "precision"),
     "device": ({"device": "tpu"}, "device"),
     "no workers": ({"n_workers": 0}, "n_workers"),
-    "batch larger than memory": ({"batch_size": 300, "memory": 200}, "batch_size=300"),
+    "batch larger than the replay buffer": ({"batch_size": 300, "replay_size": 200}, "batch_size=300"),
     "a batch too small": ({"batch_size": 1}, "batch_size"),
     "no layer": ({"layer": 0}, "layer"),
     "tau": ({"tau": 0}, "tau"),
@@ -77,8 +77,8 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "share of a schedule": ({"epsilon": "0.9:0.1:0"}, "epsilon"),
     "schedule that is not a number": ({"lr": "nan:nan"}, "lr"),
     "too few values": ({"lr": [1e-3]}, "lr"),
-    "more than the default memory ever holds": ({"batch_size": 20_000}, "batch_size"),
-    "a start that never comes": ({"memory": 150, "learning_starts": 149}, "learning_starts"),
+    "more than the default replay buffer ever holds": ({"batch_size": 20_000}, "batch_size"),
+    "a start that never comes": ({"replay_size": 150, "learning_starts": 149}, "learning_starts"),
     "a body that draws chance": ({"body": "torch.nn:Dropout"}, "body"),
     "a body that is no path": ({"body": "Body"}, "body"),
     "a body that is not there": ({"body": "no_such_module:Body"}, "no_such_module"),
@@ -104,7 +104,7 @@ def test_bad_settings_are_one_sentence(tmp_path: Path, name: str) -> None:
     "settings",
     [
         {"agents": 1_000_000, "height": 2000, "width": 2000},
-        {"memory": 10**13},
+        {"replay_size": 10**13},
         {"layer": 10**7},
         {"frames": 10**10},
         {"turns": 10**10},
@@ -161,7 +161,7 @@ def test_what_is_given_is_not_altered() -> None:
 
 
 def test_a_written_plan_is_read_back(tmp_path: Path) -> None:
-    given = {"spawn": [0.1, 0.2], "learners": {"0": "random"}, "memory": None, "epsilon": ["0.9:0.1:0.5", 0.2]}
+    given = {"spawn": [0.1, 0.2], "learners": {"0": "random"}, "replay_size": None, "epsilon": ["0.9:0.1:0.5", 0.2]}
     plan = make_plan({"game": "treasurehunt", **given})
     write_yaml(tmp_path / "plan.yaml", plan)
     assert Plan.read(read_yaml(tmp_path / "plan.yaml"), "the plan") == plan

@@ -10,7 +10,7 @@ import remuda
 from remuda.core.errors import ConfigError, RunError
 from remuda.runs.replay import replay
 
-IQN_ALONE = ("layer", "quantiles", "acting_quantiles", "batch_size", "memory")
+IQN_ALONE = ("layer", "quantiles", "acting_quantiles", "batch_size", "replay_size")
 PPO: dict[str, Any] = {"learner": "ppo", "layers": [8], "minibatches": 2, "passes": 2, **dict.fromkeys(IQN_ALONE)}
 
 

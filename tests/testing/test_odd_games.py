@@ -11,7 +11,7 @@ import pytest
 from remuda.core import rng
 from remuda.core.errors import ConfigError
 from remuda.core.fragment import Fragment
-from remuda.core.game import GameEntry, Pace, make_game
+from remuda.core.game import GameEntry, StepCost, make_game
 from remuda.core.rng import Stream
 from remuda.core.task import Task
 from remuda.rollout.config import RolloutConfig
@@ -33,7 +33,7 @@ def play(entry: GameEntry, episodes: tuple[int, ...], **options: Any) -> Fragmen
 @pytest.mark.parametrize(("entry", "options"), [(SLOW, SHORT), (BUSY, {"work": 50})])
 def test_games_that_cost_time_keep_every_promise(entry: GameEntry, options: dict[str, Any]) -> None:
     assert [finding.problem for finding in check(entry, **options) if not finding.good] == []
-    assert entry.pace is Pace.SLOW
+    assert entry.step_cost is StepCost.SLOW
 
 
 def test_turns_are_drawn_with_the_mean_and_share_asked_for() -> None:

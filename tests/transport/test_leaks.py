@@ -21,7 +21,7 @@ import remuda
 
 SMALL: dict[str, Any] = {
     "agents": 2, "turns": 12, "worlds": 3, "total_episodes": 6, "checkpoint_every": 6, "evaluate_episodes": 3,
-    "layer": 16, "quantiles": 4, "acting_quantiles": 4, "frames": 2, "batch_size": 8, "memory": 256,
+    "layer": 16, "quantiles": 4, "acting_quantiles": 4, "frames": 2, "batch_size": 8, "replay_size": 256,
     "device": "cpu", "pictures": False,
 }  # fmt: skip
 ENGINES: dict[str, dict[str, Any]] = {

@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from stamps import named_arrays, slot_arrays
 
 from remuda.core.errors import OrderError
-from remuda.core.fragment import Purpose, copied
+from remuda.core.fragment import Purpose, copy_fragment
 from remuda.core.game import GameEntry, GameSpec, Group, make_game
 from remuda.core.policy import Policy, PolicyBinding, PolicyInput, PolicyOutput, RandomPolicy
 from remuda.core.task import Task
@@ -192,7 +192,7 @@ def test_what_a_slot_held_before_does_not_show_in_an_episode_played_into_it(
     slot_array = make(game.spec, player.bindings, 4)
     spoil(slot_array)
     player.start(TASK)
-    expected = [copied(fragment) for fragment in player.play(player.empty_fragments())]
+    expected = [copy_fragment(fragment) for fragment in player.play(player.empty_fragments())]
     player.start(TASK)
     for mine, other in zip(player.play(slot_array.fragments(1, TASK, MANNER)), expected, strict=True):
         for (name, array), blank in zip(named_arrays(mine).items(), named_arrays(other).values(), strict=True):

@@ -21,7 +21,7 @@ from rich.text import Text
 
 import remuda
 from remuda.core.errors import ConfigError, RemudaError, RunError, StorageError, UnknownName, UsageError
-from remuda.core.failures import trace_of
+from remuda.core.failures import format_traceback
 from remuda.core.machine import cores
 from remuda.core.options import Options
 from remuda.core.plan import ParallelSwitches, Plan
@@ -408,7 +408,7 @@ def _replay_failure(run: Path, number: int, debug: bool) -> None:
     if error is None:
         print(f"played again up to turn {record.turn}: nothing was raised")
         raise typer.Exit(1)
-    print(f"played again: {error}\n{trace_of(error.__cause__ or error)}")
+    print(f"played again: {error}\n{format_traceback(error.__cause__ or error)}")
     if debug:
         pdb.post_mortem((error.__cause__ or error).__traceback__)
 

@@ -1,18 +1,18 @@
 """Every error remuda raises on purpose.
 
 RemudaError
-├── UsageError          the person asked for something that cannot be; exit code 2
+├── UsageError          the user asked for something impossible; exit code 2
 │   ├── ConfigError     an option, key or size is wrong
-│   ├── UnknownName     no such game, engine, learner, option; names the nearest
-│   ├── RunError        a run directory is missing, foreign, in use or already there
-│   ├── CheckpointError a checkpoint is damaged, foreign or of another plan
+│   ├── UnknownName     no such game, engine, learner, option; names the nearest valid one
+│   ├── RunError        a run directory is missing, not a run, in use, or exists already
+│   ├── CheckpointError a checkpoint is damaged, not a checkpoint, or belongs to another plan
 │   └── TraceError      a recorded trace is missing, damaged or not a trace
 ├── GameError           a game broke its contract or raised; names world, agent, turn
-├── LearnerError        a learner keeps failing to learn
-├── WorkerError         a worker process failed in a way that is not a game's fault
-├── OrderError          calls came in an order that makes no sense
-├── StorageError        the disk refused (full, read-only)
-└── Stopped             a person or a callback asked the run to end; not a failure
+├── LearnerError        a learner raised in too many rounds
+├── WorkerError         a worker process failed and the game is not the cause
+├── OrderError          methods were called in the wrong order
+├── StorageError        the disk is full or read-only
+└── Stopped             a user or a callback asked the run to end; not a failure
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from difflib import get_close_matches
 
 
 def first_line(error: BaseException) -> str:
-    """What somebody else's error says, in one line; its name where it says nothing."""
+    """The first line of an error's message, or its class name if the message is empty."""
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 class RemudaError(Exception):
-    """The root: catch this to catch all of ours."""
+    """The root: catch this to catch every error that remuda raises on purpose."""
 
 
 class UsageError(RemudaError):
-    """What was asked cannot be done; the message is one sentence with the remedy."""
+    """The request is impossible; the message is one sentence that says what to change."""
 
 
 class ConfigError(UsageError):
@@ -39,7 +39,7 @@ class ConfigError(UsageError):
 
 
 class UnknownName(UsageError):
-    """There is no such name; the nearest valid one is offered."""
+    """The name does not exist; the message offers the nearest valid one."""
 
     def __init__(self, kind: str, name: str, valid: Iterable[str]) -> None:
         names = sorted(valid)
@@ -49,11 +49,11 @@ class UnknownName(UsageError):
 
 
 class RunError(UsageError):
-    """A run directory is missing, foreign, in use or already there."""
+    """A run directory is missing, not a run, in use, or exists already."""
 
 
 class CheckpointError(UsageError):
-    """A checkpoint is damaged, foreign or belongs to another plan."""
+    """A checkpoint is damaged, not a checkpoint, or belongs to another plan."""
 
 
 class TraceError(UsageError):
@@ -61,7 +61,7 @@ class TraceError(UsageError):
 
 
 class GameError(RemudaError):
-    """A game broke its contract or raised, in a turn if that is known."""
+    """A game broke its contract or raised. `turn` is the turn of the episode, 0 if it is not known."""
 
     def __init__(self, text: str, turn: int = 0) -> None:
         super().__init__(text)
@@ -69,20 +69,20 @@ class GameError(RemudaError):
 
 
 class LearnerError(RemudaError):
-    """A learner keeps failing to learn."""
+    """A learner raised in too many rounds."""
 
 
 class WorkerError(RemudaError):
-    """A worker process failed in a way that is not a game's fault, or too many of them did."""
+    """A worker process failed and the game is not the cause, or too many workers failed."""
 
 
 class OrderError(RemudaError):
-    """Calls came in an order that makes no sense."""
+    """Methods were called in the wrong order."""
 
 
 class StorageError(RemudaError):
-    """The disk refused to take what had to be written."""
+    """A file could not be written: the disk is full or read-only."""
 
 
 class Stopped(RemudaError):
-    """A person or a callback asked the run to end."""
+    """A user or a callback asked the run to end."""

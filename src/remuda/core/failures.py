@@ -1,4 +1,4 @@
-"""What can go wrong in a task or an update, as data that travels from a worker to the failure log."""
+"""Failures as data: what a worker or a learner reports to the failure log."""
 
 from __future__ import annotations
 
@@ -18,33 +18,35 @@ class TaskFailure:
     """A task that was not played to its end."""
 
     task: Task
-    who: str  # played it
+    worker: str  # that played it
     turn: int
-    what: str  # in a sentence
-    trace: str  # of the program that played it, if it could still say
-    actions: list[NDArray[np.int64]]  # per group, (turns, worlds, agents): up to that turn
+    message: str  # one sentence
+    traceback: str  # in the process that played it; empty if that process died
+    actions: list[NDArray[np.int64]]  # per group, (turns, worlds, agents): up to and including `turn`
 
     @classmethod
-    def of(cls, task: Task, who: str, turn: int, what: str, trace: str, out: Sequence[Fragment]) -> TaskFailure:
-        """With the actions from the fragments it was being played into."""
-        return cls(task, who, turn, what, trace, [fragment.actions[: turn + 1].copy() for fragment in out])
+    def of(
+        cls, task: Task, worker: str, turn: int, message: str, traceback: str, out: Sequence[Fragment]
+    ) -> TaskFailure:
+        """A failure with the actions found in `out`, the fragments that the task was being written into."""
+        return cls(task, worker, turn, message, traceback, [fragment.actions[: turn + 1].copy() for fragment in out])
 
 
 @dataclass(frozen=True)
 class SkippedUpdates:
-    """Updates that some agents did not make, or that were lost."""
+    """Updates that some agents did not make, or that were lost. Their weights stay as they were."""
 
     agents: tuple[int, int]  # herd-wide numbers, first … last-1
     updates: int
-    what: str
-    trace: str = ""  # where a learner raised
+    reason: str
+    traceback: str = ""  # if the learner raised
 
     def __str__(self) -> str:
         first, last = self.agents
         who = f"agent {first}" if last == first + 1 else f"agents {first} to {last - 1}"
-        return f"{who}: {self.updates} updates left out, {self.what}; the weights before them are kept"
+        return f"{who}: {self.updates} updates skipped, {self.reason}; the weights before them are kept"
 
 
-def trace_of(error: BaseException) -> str:
-    """The traceback of an error, causes first."""
+def format_traceback(error: BaseException) -> str:
+    """The traceback of an error as text, causes first."""
     return "".join(traceback.format_exception(error))

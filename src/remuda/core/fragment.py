@@ -1,4 +1,22 @@
-"""The one datum: what happened to one group in some worlds over some turns."""
+"""Fragment: what happened to one group of agents, in some worlds, over consecutive turns.
+
+Papers call it a trajectory segment or a rollout. It is the only datum that goes from playing to learning: a collector
+fills one fragment per group, and hands it to the learners of that group. A fragment holds a whole episode of each of
+its worlds, or some consecutive turns of it. It has data and no behaviour.
+
+Time is the first axis of every per-turn array, then world, then agent. In turn t of the fragment
+
+    obs[before + t]   is what the agent observed,
+    actions[t]        is what it then did, chosen with weights of version versions[t],
+    rewards[t]        is all reward that reached it between this observation and its next one,
+    terminated[t]     says that its episode ended by the rules of the game (do not bootstrap),
+    truncated[t]      says that its episode was cut off by a limit (bootstrap from obs[before + t + 1]),
+    alive[t]          says whether it acted at all.
+
+Where `alive` is False the other entries of that turn, world and agent mean nothing and must not be learned from. An
+agent may die and come back in the same world: to the learner each run of turns in which it is alive is an episode of
+its own, and `ages` counts the turns of that run.
+"""
 
 from __future__ import annotations
 
@@ -13,65 +31,66 @@ from remuda.core.game import Group
 
 
 class Purpose(StrEnum):
-    """Why an episode is played."""
+    """Why an episode is played. Each purpose has its own random streams."""
 
     TRAIN = "train"
     EVALUATE = "evaluate"  # during training, to choose the best weights
-    TEST = "test"  # afterwards, on episodes that chose nothing
+    TEST = "test"  # afterwards, on episodes that no choice was based on
 
 
 @dataclass(frozen=True)
 class Origin:
     """Where a fragment comes from."""
 
-    group: int
-    worlds: NDArray[np.int64]  # (worlds,)
-    episodes: NDArray[np.int64]  # (worlds,)
-    first_turn: int
+    group: int  # index in GameSpec.groups
+    worlds: NDArray[np.int64]  # (worlds,): numbers in the plan
+    episodes: NDArray[np.int64]  # (worlds,): numbers in the plan
+    first_turn: int  # of the episode
     purpose: Purpose
 
 
 @dataclass(frozen=True)
 class Fragment:
-    """Time first. `before` frames precede the first turn and one observation follows the last.
+    """Consecutive turns of one group in some worlds; see the module for what each array means.
 
-    The observation of turn t is `obs[before + t]`. `alive[t]` says whether the agent acted in turn t;
-    where it is False the rest of that entry means nothing.
+    `obs` has `before` more entries in front, for policies that stack frames, and one more at the end, the observation
+    that the last action led to. Entries before the first turn of an episode are zero. Of the observations before turn t
+    only the last `ages[t]` belong to the agent's current run of turns; a frame stack must not use older ones.
     """
 
     origin: Origin
-    before: int
+    before: int  # observations in `obs` in front of the first turn
     obs: NDArray[Any]  # (before + turns + 1, worlds, agents, *obs), in the game's own dtype
     actions: NDArray[np.int64]  # (turns, worlds, agents)
     rewards: NDArray[np.float32]  # (turns, worlds, agents)
     terminated: NDArray[np.bool_]  # (turns, worlds, agents)
-    truncated: NDArray[np.bool_]  # (turns, worlds, agents)
+    truncated: NDArray[np.bool_]  # (turns, worlds, agents); never together with terminated
     alive: NDArray[np.bool_]  # (turns, worlds, agents)
-    ages: NDArray[np.int64]  # (turns, worlds, agents): turns the agent has lived before this one
+    ages: NDArray[np.int64]  # (turns, worlds, agents): turns in a row the agent has acted before this one
     versions: NDArray[np.int64]  # (turns, agents): of the weights that acted
     metrics: NDArray[np.float32]  # (worlds, agents, metrics): of the episode up to the last turn
-    mask: NDArray[np.bool_] | None  # (turns + 1, worlds, agents, actions)
-    extras: dict[str, NDArray[np.float32]]  # (turns, worlds, agents): what the policy adds
+    mask: NDArray[np.bool_] | None  # (turns + 1, worlds, agents, actions): allowed actions, beside each observation
+    extras: dict[str, NDArray[np.float32]]  # each (turns, worlds, agents): what the policy adds, see Policy.extras
 
     @property
     def turns(self) -> int:
-        """How many turns the fragment holds."""
+        """How many turns the fragment has."""
         return len(self.actions)
 
     @property
     def returns(self) -> NDArray[np.float64]:
-        """Undiscounted reward of each agent in each world, (worlds, agents)."""
+        """Undiscounted sum of rewards of each agent in each world, (worlds, agents)."""
         total: NDArray[np.float64] = np.where(self.alive, self.rewards, 0).sum(axis=0, dtype=np.float64)
         return total
 
     @property
     def agent_steps(self) -> int:
-        """How many actions agents took."""
+        """How many actions the agents took, over all worlds."""
         return int(self.alive.sum())
 
 
-def blank(origin: Origin, group: Group, turns: int, before: int, extras: tuple[str, ...] = ()) -> Fragment:
-    """A fragment with room for `turns` turns, to be filled by a collector."""
+def empty_fragment(origin: Origin, group: Group, turns: int, before: int, extras: tuple[str, ...] = ()) -> Fragment:
+    """A fragment of `turns` turns for a collector to fill; all zero, all actions allowed."""
     worlds = len(origin.worlds)
     per_turn = (turns, worlds, group.size)
     return Fragment(
@@ -91,8 +110,8 @@ def blank(origin: Origin, group: Group, turns: int, before: int, extras: tuple[s
     )
 
 
-def copied(fragment: Fragment) -> Fragment:
-    """The same in memory of its own."""
+def copy_fragment(fragment: Fragment) -> Fragment:
+    """A copy whose arrays share no memory with the original."""
     arrays: dict[str, Any] = {
         field.name: value.copy()
         for field in fields(fragment)
@@ -102,8 +121,8 @@ def copied(fragment: Fragment) -> Fragment:
     return replace(fragment, extras=extras, **arrays)
 
 
-def of_agents(fragment: Fragment, first: int, last: int) -> Fragment:
-    """The part of a fragment that concerns agents first … last-1 of its group, as views."""
+def slice_agents(fragment: Fragment, first: int, last: int) -> Fragment:
+    """Agents first … last-1 of the group, as views."""
     agents = slice(first, last)
     return Fragment(
         origin=fragment.origin,
@@ -122,8 +141,8 @@ def of_agents(fragment: Fragment, first: int, last: int) -> Fragment:
     )
 
 
-def cut(fragment: Fragment, worlds: slice, turns: int | None = None) -> Fragment:
-    """The part of a fragment that concerns some worlds and its first `turns` turns, as views."""
+def slice_worlds(fragment: Fragment, worlds: slice, turns: int | None = None) -> Fragment:
+    """Some worlds of the fragment and its first `turns` turns (default: all), as views."""
     n = fragment.turns if turns is None else turns
     origin = fragment.origin
     return Fragment(

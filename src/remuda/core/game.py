@@ -1,7 +1,7 @@
-"""What a game is: B worlds stepped together, arrays in, arrays out.
+"""Game: B worlds stepped together, arrays in, arrays out.
 
-A turn is `begin`, then for each agent in order `observe` and `act`, then `end`. What reaches an agent
-between two of its observations (reward, death, the end of time) waits in its group's `Signals`.
+A turn is `begin`, then for each agent in order `observe` and `act`, then `end`. A reward, a death or a time limit that
+reaches an agent between two of its observations is kept in the `Signals` of its group until the agent observes again.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from remuda.core.errors import ConfigError
-from remuda.core.rng import Keys
 
 if TYPE_CHECKING:
     from remuda.core.policy import Policy
+    from remuda.core.rng import Keys
 
 
 @dataclass(frozen=True)
 class Group:
-    """Agents of one shape: the same observation, the same actions. Each is still its own learner."""
+    """Agents with the same observation space and the same actions. Each still learns on its own."""
 
     name: str
     size: int
     obs_shape: tuple[int, ...]
     obs_dtype: DTypeLike
-    actions: int
-    metrics: tuple[str, ...] = ()
-    low: float = -np.inf
-    high: float = np.inf
+    actions: int  # how many discrete actions there are
+    metrics: tuple[str, ...] = ()  # names of what the game reports per agent and episode
+    low: float = -np.inf  # smallest value in an observation
+    high: float = np.inf  # largest value in an observation
     masked: bool = False
-    """Whether the game forbids some actions some of the time and fills `mask`."""
+    """Whether the game sometimes forbids actions; it then has a method `mask`."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.actions, int) or self.actions < 1:
@@ -49,38 +49,41 @@ class Group:
 
 @dataclass(frozen=True)
 class GameSpec:
-    """The shape of a game. `turns` is the most an episode can last."""
+    """The shape of a game. `turns` is the maximum length of an episode."""
 
     name: str
     groups: tuple[Group, ...]
     turns: int
     options: Mapping[str, Any] = field(default_factory=dict)
     in_turn: bool = False
-    """Whether agents act one after another, each seeing what those before it did."""
+    """Whether agents act one after another, and each observes what the agents before it did in the same turn."""
 
     @property
     def agents(self) -> int:
-        """How many agents the herd has, over all groups."""
+        """Number of agents in the herd, over all groups."""
         return sum(group.size for group in self.groups)
 
     def first_agent(self, group: int) -> int:
-        """The herd-wide number of a group's first agent."""
+        """Herd-wide number of a group's first agent."""
         return sum(g.size for g in self.groups[:group])
 
 
 @dataclass
 class Signals:
-    """What has reached the agents of a group since each last observed. The collector empties it."""
+    """What has reached the agents of a group since each last observed.
+
+    The game adds to it. The rollout moves rewards and flags into the fragment and resets them when an agent observes.
+    """
 
     rewards: NDArray[np.float32]  # (worlds, agents)
-    terminated: NDArray[np.bool_]  # (worlds, agents): died, or the game ended by its own rules
-    truncated: NDArray[np.bool_]  # (worlds, agents): cut off by a limit that is not a rule
-    alive: NDArray[np.bool_]  # (worlds, agents): acts this turn; not emptied
-    metrics: NDArray[np.float32]  # (worlds, agents, metrics): of the episode so far; not emptied
+    terminated: NDArray[np.bool_]  # (worlds, agents): the agent died, or the game ended by its own rules
+    truncated: NDArray[np.bool_]  # (worlds, agents): cut off by a limit that is not a rule of the game
+    alive: NDArray[np.bool_]  # (worlds, agents): whether the agent acts this turn; not reset
+    metrics: NDArray[np.float32]  # (worlds, agents, metrics): of the episode so far; not reset
 
     @classmethod
     def empty(cls, group: Group, worlds: int) -> Signals:
-        """Signals of a group before anything happened."""
+        """All zero: signals of a group before its first episode."""
         shape = (worlds, group.size)
         return cls(
             np.zeros(shape, np.float32),
@@ -91,55 +94,55 @@ class Signals:
         )
 
     def clear(self, worlds: NDArray[np.int64]) -> None:
-        """Forget everything about these worlds: a new episode begins with every agent alive."""
+        """Reset these worlds for a new episode: everything zero, every agent alive."""
         for array in (self.rewards, self.terminated, self.truncated, self.metrics):
             array[worlds] = 0
         self.alive[worlds] = True
 
     def forget(self, first: int, last: int) -> None:
-        """Drop what is waiting for agents first … last-1."""
+        """Drop rewards and flags that agents first … last-1 have not received yet."""
         for array in (self.rewards, self.terminated, self.truncated):
             array[:, first:last] = 0
 
 
 class Game(ABC):
-    """B worlds of one game. Subclasses write the verbs.
+    """B worlds of one game. A subclass implements `reset`, `begin`, `observe`, `act` and `end`.
 
-    A world that is `over` ignores begin, act and end, and shows its last state to observe.
+    A world that is `over` ignores `begin`, `act` and `end`; `observe` then writes its last state.
     """
 
     def __init__(self, spec: GameSpec, worlds: int) -> None:
         self.spec = spec
         self.worlds = worlds
         self.signals = [Signals.empty(group, worlds) for group in spec.groups]
-        self.over = np.ones(worlds, np.bool_)  # (worlds,): no episode under way
+        self.over = np.ones(worlds, np.bool_)  # (worlds,): whether the world's episode has ended, or none has begun
 
     @abstractmethod
     def reset(self, worlds: NDArray[np.int64], keys: Keys) -> None:
-        """Start an episode in these worlds; all its chance derives from the world's key."""
+        """Start an episode in these worlds; all its randomness derives from the world's key, (worlds,)."""
 
     @abstractmethod
     def begin(self) -> None:
-        """Open a turn: whatever changes by itself changes now."""
+        """Begin a turn: update everything that changes without an agent's action."""
 
     @abstractmethod
     def observe(self, group: int, first: int, last: int, out: NDArray[Any]) -> None:
-        """Write what agents first … last-1 see into `out` (worlds, last-first, *obs)."""
+        """Write the observations of agents first … last-1 into `out` (worlds, last-first, *obs)."""
 
     @abstractmethod
     def act(self, group: int, first: int, last: int, actions: NDArray[np.int64]) -> None:
-        """Carry out `actions` (worlds, last-first) of agents first … last-1, in that order."""
+        """Execute `actions` (worlds, last-first) of agents first … last-1, in that order."""
 
     @abstractmethod
     def end(self) -> None:
-        """Close the turn: count it, and mark worlds that are over."""
+        """End the turn: count it, and mark worlds that are over."""
 
     def mask(self, group: int, first: int, last: int, out: NDArray[np.bool_]) -> None:
         """Write which actions are allowed into `out` (worlds, last-first, actions)."""
         raise NotImplementedError(f"{self.spec.name} declares a masked group but has no mask()")
 
     def render(self, world: int) -> NDArray[np.uint8]:
-        """A picture of one world, (height, width, 3); one pixel per cell is enough."""
+        """A picture of one world, (height, width, 3); one pixel per cell is enough, films enlarge it."""
         raise ConfigError(f"game {self.spec.name!r} has no picture: give it a render() method")
 
     def text(self, world: int) -> str:
@@ -147,57 +150,57 @@ class Game(ABC):
         raise ConfigError(f"game {self.spec.name!r} has no text form: give it a text() method")
 
     def step(self, actions: Sequence[NDArray[np.int64]]) -> None:
-        """One whole turn with known actions, (worlds, agents) for each group."""
+        """Play one whole turn with given actions, (worlds, agents) for each group, without observing."""
         self.begin()
         for index, group in enumerate(self.spec.groups):
             self.act(index, 0, group.size, actions[index])
         self.end()
 
 
-def deal(value: Any, worlds: Sequence[int]) -> list[Any]:
-    """An option's value in each world: world w takes entry w of a list, starting over at its end."""
+def option_per_world(value: Any, worlds: Sequence[int]) -> list[Any]:
+    """The value of an option in each world: world w uses entry w % len(value) of a list, or the one value."""
     values = value if isinstance(value, list) else [value]
     return [values[world % len(values)] for world in worlds]
 
 
-def kinds_of_worlds(options: Any) -> int:
-    """World w is the same as world w % kinds: how many differ by options given as lists."""
+def count_distinct_worlds(options: Any) -> int:
+    """How many distinct worlds there are when options may be lists: world w is configured as world w % count."""
     return math.lcm(*(max(len(value), 1) for value in options.model_dump().values() if isinstance(value, list)))
 
 
-class Pace(Enum):
-    """What it costs to play many worlds in one process."""
+class StepCost(Enum):
+    """What a turn of many worlds costs in one process. It decides how many worlds a worker plays at once."""
 
-    TOGETHER = "all at once, cheaper than one by one"
-    QUICK = "one after another, each about as quick as asking the agents what to do"
-    SLOW = "one after another, and each takes its time: best one per worker"
+    BATCHED = "all worlds are stepped at once, which is cheaper than one by one"
+    FAST = "worlds are stepped one by one, each about as fast as the policies choose actions"
+    SLOW = "worlds are stepped one by one and each is slow: a worker should play one world at a time"
 
 
 @dataclass(frozen=True)
 class GameEntry:
-    """A game as the registry knows it: how to make it, and what its options are."""
+    """A game in the registry: how to make it, and what its options are."""
 
     name: str
     summary: str
     options: type[Any]
     make: Callable[[Any, Sequence[int]], Game]
     players: Mapping[str, Callable[[Group, int], Policy]] = field(default_factory=dict)
-    """Scripted players made for this game, by name; each is made for a group and a number of agents."""
-    kinds: Callable[[Any], int] = kinds_of_worlds
-    """How many different worlds there are with these options; world w is the same as world w % kinds."""
-    pace: Pace | Callable[[Any], Pace] = Pace.TOGETHER
-    """What worlds cost. A function says so by the options, where they decide it."""
+    """Scripted players of this game, by name; each is constructed with a group and a number of agents."""
+    distinct_worlds: Callable[[Any], int] = count_distinct_worlds
+    """How many distinct worlds there are with these options; world w is configured as world w % distinct_worlds."""
+    step_cost: StepCost | Callable[[Any], StepCost] = StepCost.BATCHED
+    """What a turn costs, or a function of the options that returns it."""
 
-    def pace_of(self, options: Mapping[str, Any]) -> Pace:
-        """`pace` with these options."""
-        return self.pace(check_options(self, options)) if callable(self.pace) else self.pace
+    def step_cost_of(self, options: Mapping[str, Any]) -> StepCost:
+        """`step_cost` with these options."""
+        return self.step_cost(check_options(self, options)) if callable(self.step_cost) else self.step_cost
 
 
 def make_game(entry: GameEntry, options: Mapping[str, Any], worlds: Sequence[int]) -> Game:
-    """Make the worlds with these numbers; an option given as a list is dealt out over the worlds."""
+    """Make the worlds with these numbers; see `option_per_world` for options given as lists."""
     return entry.make(check_options(entry, options), worlds)
 
 
 def check_options(entry: GameEntry, options: Mapping[str, Any]) -> Any:
-    """The game's options object, or a sentence about the first one that is wrong."""
+    """The validated options of a game; raises ConfigError or UnknownName for the first one that is wrong."""
     return entry.options.read(options, f"game {entry.name}")

@@ -1,7 +1,7 @@
-"""Compiling: one decorator for all compiled code, and a cache that notices every edit.
+"""Kernels: one decorator for all compiled code, and a compile cache that notices every edit.
 
-A kernel is plain Python over arrays. numba compiles it without the GIL; with `NUMBA_DISABLE_JIT=1`
-the same source runs under a debugger.
+A kernel is plain Python over arrays. numba compiles it, and the compiled code runs without the GIL. With
+`NUMBA_DISABLE_JIT=1` the same source runs under a debugger.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PACKAGE = Path(__file__).parent.parent
 def kernel(function: F) -> F:
     """Compile `function` on first use, releasing the GIL while it runs."""
     if numba.config.DISABLE_JIT:
-        # Counter-based randomness wraps around on purpose; numpy would warn where machine code does not.
+        # rng.py relies on integers that wrap around. Machine code does that silently; numpy would warn.
         return np.errstate(over="ignore")(function)
     previous = numba.config.CACHE_DIR
     numba.config.CACHE_DIR = str(cache_directory(Path(inspect.getfile(function)).parent))
@@ -36,10 +36,10 @@ def kernel(function: F) -> F:
 
 @cache
 def cache_directory(folder: Path) -> Path:
-    """Where compiled code of `folder` is kept: a directory named after all the sources it may contain.
+    """The directory for compiled code of `folder`, named after a hash of all sources that may be inlined in it.
 
-    numba looks at the defining file only and inlines the rest, so an edit to an imported kit would go
-    unnoticed; hence the hash over every file that has kernels, ours and those beside the caller's.
+    numba's own cache checks only the file that defines a kernel. Kernels imported from other files are inlined, so
+    numba would not notice an edit there. The hash covers every file with kernels, in remuda and in `folder`.
     """
     root = os.environ.get("XDG_CACHE_HOME")
     base = Path(root) if root else Path.home() / ".cache"
@@ -57,7 +57,7 @@ def sources_hash(folder: Path) -> str:
 
 
 def is_cached(source: Path) -> bool:
-    """Whether kernels of this file, as it is now, were compiled before, or there are none."""
+    """Whether the kernels of this file, as it is now, are in the cache; True if it has none."""
     if b"@kernel" not in source.read_bytes():
         return True
     found = cache_directory(source.parent).glob(f"{source.parent.name}_*/{source.stem}.*.nbi")

@@ -1,7 +1,44 @@
-"""What a learner is: an algorithm for neighbouring agents of one group, each row its own.
+"""Learner: an algorithm for neighbouring agents of one group. It turns fragments into weights.
 
-A part of the herd may be taught by several learners, each with a slice of its agents; since a state
-is rows, states of slices put together are the state of the whole.
+What a trainer (`remuda.engines.trainers`) does with a learner in each round, in this order:
+
+1. `take(fragment)`, once per fragment of the round. The fragment has *all* agents of the group; the learner reads
+   agents `context.first … context.last-1`. Returns nothing. On engines that wait by round, fragments come in the order
+   of their episodes; on others in any order.
+2. `update(count)`, once with all updates that are due, or several times with a part of them if `incremental` is true.
+   It makes `count` gradient steps for each agent and returns nothing. It may be called again without a new fragment if
+   `incremental` is true and the plan says `free_running`.
+3. `rows()` after an update. Returns a new float32 array (agents, columns): all that the policy needs to act, one row
+   per agent. The array is published and given to `Policy.load` of a policy made by `make_policy`, so those two decide
+   what the columns mean. A published array never changes: return a copy.
+4. `report()` after the last update of the round. Returns one float64 array (agents,) for each name in `metrics`: means
+   over the updates since the last report, nan for an agent that made none.
+5. `pop_skipped_updates()`. Returns updates that were not made and why; the base class does this.
+
+At a checkpoint, between rounds:
+
+- `state()` returns everything that the next update depends on, as named arrays whose first axis is the agents: weights,
+  optimiser, replay buffer, counters. Counters are int64 arrays named as in `COUNTERS`. The arrays may be views of the
+  learner's own; the caller copies them before the next update.
+- `restore(state)` makes the learner equal to the one that `state` came from. It must call `check_state` first, because
+  the arrays come from a file. After it, the same fragments give the same weights, bit for bit.
+
+When updates cannot be made, because the learner raised or its process died:
+
+- `skip(count)` advances everything that counts updates (schedules, random streams) as if `count` updates had been made,
+  and drops what `take` kept for those updates alone. It changes no weights. `skip_on_error` calls it.
+
+Contract (tests/promises/test_independence.py holds it for the learners shipped here):
+
+- *Independence.* Agent i's weights are a function of agent i's own data, options, seed and first weights. Nothing of
+  another agent may change one bit of them: no sum, mean or statistic over agents, no random number whose key does not
+  contain the agent's herd-wide number (`context.agent_numbers`).
+- *Slices.* A part of the herd may have several learners, each with a slice of its agents. Their rows and states,
+  concatenated, must equal those of one learner with all agents.
+- *Fragments are borrowed.* They lie in memory that is reused. `take` copies what it keeps, or the class sets
+  `keeps_views`: then the fragment stays as it is until the round's last `update` has returned, and no longer.
+- *Randomness* comes from `remuda.core.rng` with keys of (seed, stream, agent number, update), never from a generator
+  with a state of its own.
 """
 
 from __future__ import annotations
@@ -16,130 +53,131 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remuda.core.errors import CheckpointError
-from remuda.core.failures import SkippedUpdates, trace_of
+from remuda.core.failures import SkippedUpdates, format_traceback
 from remuda.core.fragment import Fragment
 from remuda.core.game import Group
 from remuda.core.options import Options
 from remuda.core.policy import Policy
 
 State = dict[str, NDArray[Any]]
-COUNTS = ("steps", "updates", "passes")
-"""Arrays of a state that count something."""
-MOST = 2**53
-"""No count comes so far."""
+"""Named arrays with one row per agent, (agents, …)."""
+COUNTERS = ("steps", "updates", "passes")
+"""Arrays of a state that count something; a warm start sets them to zero."""
+MAX_COUNT = 2**53
+"""Counters at or above this are refused: no run gets that far."""
 
 
 @dataclass(frozen=True)
 class LearnerContext:
-    """Where a learner stands: which agents it teaches, and the parts of the plan that concern it."""
+    """Which agents a learner has, and the parts of the plan that concern it."""
 
     group: Group
-    group_index: int
-    first: int  # of its agents within the group
+    group_index: int  # in GameSpec.groups
+    first: int  # its agents within the group are first … last-1
     last: int
     herd_first: int  # herd-wide number of its first agent
     seed: int
-    turns: int  # the most an episode lasts
+    turns: int  # maximum length of an episode
     round_episodes: int
-    total_updates: int
+    total_updates: int  # per agent in the whole run, the end of schedules
     precision: str = "fp32"
     device: str = "cpu"
-    threads: int = 1  # it may use at once
+    threads: int = 1  # that the learner may use at once
 
     @property
     def agents(self) -> int:
-        """How many agents the learner has."""
+        """Number of agents the learner has."""
         return self.last - self.first
 
     @property
-    def numbers(self) -> NDArray[np.int64]:
-        """Herd-wide numbers of its agents."""
+    def agent_numbers(self) -> NDArray[np.int64]:
+        """Herd-wide numbers of its agents, (agents,)."""
         return np.arange(self.agents) + self.herd_first
 
 
 class Learner(ABC):
-    """Takes fragments, updates its agents, and hands out a policy. Never mixes two agents' rows."""
+    """Takes fragments, updates its agents, gives out rows of weights. The module says who calls what when."""
 
     max_lag: int
-    """How many versions old its data may be."""
+    """Largest policy lag of the data it takes: versions between the weights that acted and those that learn."""
     metrics: tuple[str, ...]
-    """What `report` reports."""
+    """Names of what `report` returns."""
     steps: NDArray[np.int64]
-    """Gradient steps each agent really made, (agents,)."""
-    keeps_fragments: bool = False
-    """Whether `take` keeps the fragment itself, whose memory must then stay as it is until `update`."""
-    piecemeal: bool = True
-    """Whether a round's updates can be made a few at a time, and more of them without new data."""
-    helpers_cpu_s: float = 0.0
-    """Processor time spent in threads of its own."""
+    """Gradient steps that each agent has made, (agents,); those that were skipped do not count."""
+    keeps_views: bool = False
+    """Whether `take` keeps views of the fragment's arrays until `update`, instead of copies."""
+    incremental: bool = True
+    """Whether `update` may be called several times per round, and again without a new fragment."""
+    thread_pool_cpu_s: float = 0.0
+    """Processor seconds spent in threads of its own so far."""
 
     def __init__(self, context: LearnerContext, options: Any) -> None:
         self.context = context
         self.options = options
-        self.skipped_updates: list[SkippedUpdates] = []  # not told yet
+        self.skipped_updates: list[SkippedUpdates] = []  # since the last `pop_skipped_updates`
 
     @classmethod
     @abstractmethod
     def options_type(cls) -> type[Options]:
-        """The learner's options."""
+        """The class of the learner's options, which validates them."""
 
     @classmethod
     @abstractmethod
     def make_policy(cls, group: Group, agents: int, options: Any, precision: str, device: str) -> Policy:
-        """A policy of the right shape with no weights yet: for collectors and for frozen players."""
-
-    @abstractmethod
-    def rows(self) -> NDArray[np.float32]:
-        """What the policy needs to act, one row per agent: a snapshot."""
+        """A policy that acts with this learner's rows, before any are loaded. Collectors and frozen players use it."""
 
     @abstractmethod
     def take(self, fragment: Fragment) -> None:
-        """Keep what happened to this learner's agents."""
+        """Keep what happened to this learner's agents; the fragment has all agents of the group."""
 
     @abstractmethod
     def update(self, count: int) -> None:
-        """Make `count` gradient steps per agent."""
+        """Make `count` gradient steps for each agent; an agent without enough data makes none."""
+
+    @abstractmethod
+    def rows(self) -> NDArray[np.float32]:
+        """All that the policy needs to act, (agents, columns); a copy."""
 
     @abstractmethod
     def report(self) -> dict[str, NDArray[np.float64]]:
-        """Metrics of the updates since it was last asked, each (agents,), nan where there were none."""
+        """`metrics` of the updates since the last call, each (agents,); nan for an agent without updates."""
 
     @abstractmethod
     def skip(self, count: int) -> None:
-        """Let the clocks go on as if `count` updates had been made; forget what was taken for them alone."""
+        """Advance clocks as if `count` updates had been made; drop data that was taken for these updates alone."""
 
     @contextmanager
-    def skipping_errors(self, count: int) -> Iterator[None]:
-        """Whatever is raised in here costs `count` updates: the learner goes on with the weights it has."""
+    def skip_on_error(self, count: int) -> Iterator[None]:
+        """Turn an exception into `count` skipped updates, after which the learner continues with its weights."""
         try:
             yield
         except Exception as error:
             self.skip(count)
             first = self.context.herd_first
-            what = f"learning raised {type(error).__name__}: {error}"
+            reason = f"learning raised {type(error).__name__}: {error}"
             self.skipped_updates.append(
-                SkippedUpdates((first, first + self.context.agents), count, what, trace_of(error))
+                SkippedUpdates((first, first + self.context.agents), count, reason, format_traceback(error))
             )
 
     def note_skipped_updates(self, counts: NDArray[np.int64]) -> None:
-        """Note updates, (agents,), that were not made because their gradients were not finite."""
+        """Report updates per agent, (agents,), that were not made because their gradients were not finite."""
         for agent in np.flatnonzero(counts):
             number = int(self.context.herd_first + agent)
             self.skipped_updates.append(
                 SkippedUpdates((number, number + 1), int(counts[agent]), "their gradients were not finite")
             )
 
-    def take_skipped_updates(self) -> list[SkippedUpdates]:
-        """Those not told yet."""
+    def pop_skipped_updates(self) -> list[SkippedUpdates]:
+        """Updates skipped since the last call."""
         skipped_updates, self.skipped_updates = self.skipped_updates, []
         return skipped_updates
 
     @abstractmethod
     def state(self) -> State:
-        """Everything the next update depends on, as arrays with one row per agent."""
+        """Everything the next update depends on, one row per agent; may be views."""
 
     def check_state(self, state: State) -> None:
-        """Refuse a state whose arrays have other shapes or types than our own, or numbers that are none."""
+        """Raise CheckpointError unless shapes and types are those of our own state and all numbers are possible."""
         for name, own in self.state().items():
             if name not in state or state[name].shape != own.shape or state[name].dtype != own.dtype:
                 raise CheckpointError(
@@ -148,17 +186,17 @@ class Learner(ABC):
                 )
             if own.dtype.kind == "f" and not np.isfinite(state[name]).all():
                 raise CheckpointError(f"the checkpoint has {name} that are not finite numbers")
-            if name in COUNTS and not ((state[name] >= 0) & (state[name] < MOST)).all():
-                raise CheckpointError(f"the checkpoint has {name} that nobody can have made")
+            if name in COUNTERS and not ((state[name] >= 0) & (state[name] < MAX_COUNT)).all():
+                raise CheckpointError(f"the checkpoint has {name} that are negative or impossibly large")
 
     @abstractmethod
     def restore(self, state: State) -> None:
-        """Become the learner that `state` was taken from."""
+        """Become equal to the learner that `state` came from; calls `check_state` first."""
 
     def close(self) -> None:
-        """Let go of threads of its own, if it has any."""
+        """End threads of its own, if it has any."""
         return
 
     @abstractmethod
     def memory_bytes(self) -> int:
-        """Bytes the learner holds for all its agents."""
+        """Bytes the learner holds for all its agents at most; asked before the run, to see whether it fits."""

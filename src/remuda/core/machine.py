@@ -1,4 +1,4 @@
-"""This machine: how many cores there really are, its processor and versions, and the process tree."""
+"""This machine: the cores a process may use, processor and library versions, and the tree of processes."""
 
 from __future__ import annotations
 
@@ -6,21 +6,18 @@ import os
 import platform
 from collections.abc import Iterator
 from contextlib import suppress
+from importlib.metadata import version
 from pathlib import Path
-
-import numba
-import numpy as np
-import torch
 
 QUOTAS = (
     ("/sys/fs/cgroup/cpu.max",),
     ("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "/sys/fs/cgroup/cpu/cpu.cfs_period_us"),
 )
-"""Where a container sees its quota and its period, in either version of control groups."""
+"""Files with a container's CPU quota and period, for control groups version 2 and version 1."""
 
 
 def cores() -> int:
-    """Cores this process may really use: affinity, and the control group's quota."""
+    """Cores this process may use: the smaller of its affinity and its control group's quota."""
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     for files in QUOTAS:
         try:
@@ -33,40 +30,41 @@ def cores() -> int:
 
 
 def machine() -> str:
-    """The processor, how many cores of it, and the versions that matter."""
+    """The processor, how many cores of it, and the library versions that results depend on."""
     model = "unknown processor"
     info = Path("/proc/cpuinfo")
     if info.exists():
         names = [line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if "model name" in line]
         model = names[0] if names else model
-    versions = f"Python {platform.python_version()}, torch {torch.__version__}, numba {numba.__version__}"
-    return f"{model}, {cores()} cores; {versions}, numpy {np.__version__}"
+    # From the installed metadata: importing torch and numba for their versions would take seconds.
+    versions = ", ".join(f"{name} {version(name)}" for name in ("torch", "numba", "numpy"))
+    return f"{model}, {cores()} cores; Python {platform.python_version()}, {versions}"
 
 
-def family(pid: int) -> Iterator[int]:
-    """A process, whom it has started, whom they have, and so on."""
+def process_tree(pid: int) -> Iterator[int]:
+    """A process and all its descendants that run now."""
     yield pid
     for children in Path(f"/proc/{pid}/task").glob("*/children"):
-        with suppress(OSError):  # a thread that has ended
+        with suppress(OSError):  # the thread has ended
             for child in children.read_text().split():
-                yield from family(int(child))
+                yield from process_tree(int(child))
 
 
 def tree_bytes(pid: int) -> int:
-    """Memory of a process and all it has started; what several of them share is counted once."""
+    """Memory of a process and its descendants; pages that several of them share are counted once (PSS)."""
     total = 0
-    for one in family(pid):
+    for process in process_tree(pid):
         with suppress(OSError):
-            lines = Path(f"/proc/{one}/smaps_rollup").read_text().splitlines()
+            lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
             total += sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
     return total
 
 
 def tree_cpu_s(pid: int) -> float:
-    """Processor seconds of a process and all it has started, those who have ended included."""
+    """Processor seconds of a process and its descendants, including children that have ended."""
     ticks = 0
-    for one in family(pid):
+    for process in process_tree(pid):
         with suppress(OSError):
-            fields = Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()
+            fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
             ticks += sum(int(value) for value in fields[11:15])
     return ticks / os.sysconf("SC_CLK_TCK")

@@ -1,4 +1,4 @@
-"""Options: a frozen set of named values, whose mistakes are errors of one sentence."""
+"""Options: a frozen set of named values; a wrong one raises an error of one sentence."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from remuda.core.errors import ConfigError, UnknownName
 
-LARGEST = 2**63 - 1
-"""Of whole numbers; there are some that Python itself refuses to print."""
-MOST_SHOWN = 200
-"""Characters of a wrong value in an error."""
+MAX_INT = 2**63 - 1
+"""The largest integer an option may have. Python refuses to print integers of more than 4300 digits."""
+MAX_SHOWN_CHARS = 200
+"""Length at which an error message cuts off a wrong value."""
 
 
 class Options(BaseModel):
-    """A frozen set of named values; unknown names and wrong types are one-sentence errors."""
+    """A frozen set of named values; `read` turns unknown names and wrong values into errors of one sentence."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
     aliases: ClassVar[Mapping[str, str]] = {}
-    """Other names that options go by."""
+    """Other names of options: alias → name."""
 
     @classmethod
     def read(cls, values: Mapping[str, Any], owner: str) -> Self:
-        """Validate `values`; `owner` says in errors whose options these are."""
-        values = cls.own_names(values)
+        """Validate `values`. Error messages name `owner`, e.g. "game treasurehunt"."""
+        values = cls.resolve_aliases(values)
         for name, value in values.items():
             if name not in cls.model_fields:
                 raise UnknownName(f"option of {owner}", name, cls.model_fields)
-            if isinstance(value, int) and abs(value) > LARGEST:
-                raise ConfigError(f"{name}={shown(value)} ({owner}) should be at most {LARGEST}")
+            if isinstance(value, int) and abs(value) > MAX_INT:
+                raise ConfigError(f"{name}={short_repr(value)} ({owner}) should be at most {MAX_INT}")
         try:
             options = cls(**values)
         except ValidationError as error:
@@ -39,28 +39,28 @@ class Options(BaseModel):
         return options
 
     @classmethod
-    def own_names(cls, values: Mapping[str, Any]) -> dict[str, Any]:
-        """`values` with aliases replaced by the names they stand for."""
+    def resolve_aliases(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        """`values` with each alias replaced by the name it stands for."""
         for alias, name in cls.aliases.items():
             if alias in values and name in values:
                 raise ConfigError(f"{alias} and {name} say the same thing twice: give one of them")
         return {cls.aliases.get(name, name): value for name, value in values.items()}
 
     def check(self) -> None:
-        """Raise ConfigError where values that are fine alone contradict each other."""
+        """Raise ConfigError if values that are valid alone contradict each other."""
 
 
 def _sentence(error: ValidationError, owner: str) -> str:
     first = error.errors()[0]
     name = str(first["loc"][0]) if first["loc"] else "?"
     message = first["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
-    return f"{name}={shown(first['input'])} ({owner}) should be {message}"
+    return f"{name}={short_repr(first['input'])} ({owner}) should be {message}"
 
 
-def shown(value: Any) -> str:
-    """A wrong value as an error shows it: not the whole of something huge."""
+def short_repr(value: Any) -> str:
+    """`repr(value)` for an error message, cut off if it is long."""
     try:
         text = repr(value)
     except ValueError:
         text = "a number too long to be printed"
-    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}…"
+    return text if len(text) <= MAX_SHOWN_CHARS else f"{text[:MAX_SHOWN_CHARS]}…"

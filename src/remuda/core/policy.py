@@ -1,4 +1,8 @@
-"""Who chooses actions: weights, one row per agent, and `act`; no memory, no optimiser."""
+"""Policy: weights, one row per agent, and `act`. It has no replay buffer and no optimiser.
+
+In each turn the rollout calls `act` with a `PolicyInput` for some neighbouring agents in all its worlds, and writes the
+`PolicyOutput` into the fragment. Between turns newer rows may be loaded. Scripted players are policies without weights.
+"""
 
 from __future__ import annotations
 
@@ -14,33 +18,35 @@ from remuda.core.kernels import kernel
 from remuda.core.rng import Keys, below, uniform
 
 UNVERSIONED = -1
-"""The version of players that are not being trained."""
+"""The version of a policy that is not being trained."""
 
 
 @dataclass(frozen=True)
 class PolicyInput:
-    """What some neighbouring agents of a group have before them when they choose."""
+    """What neighbouring agents of a group choose their actions from, in one turn of all worlds."""
 
-    obs: NDArray[Any]  # (frames, worlds, agents, *obs), oldest first
-    ages: NDArray[np.int64]  # (worlds, agents): turns lived before this one; older frames are not theirs
-    mask: NDArray[np.bool_] | None  # (worlds, agents, actions)
-    keys: Keys  # (worlds, agents): all chance of this turn derives from them
-    exploration: float | None  # None: as the policy likes; 0: greedy; p: a random action with chance p
+    obs: NDArray[Any]  # (frames, worlds, agents, *obs): the last `Policy.frames` observations, oldest first
+    ages: NDArray[np.int64]  # (worlds, agents): as in Fragment; older frames are not the agent's own
+    mask: NDArray[np.bool_] | None  # (worlds, agents, actions): allowed actions; None: all
+    keys: Keys  # (worlds, agents): all randomness of this turn derives from them
+    exploration: float | None  # None: as in training; 0: greedy; p: greedy, but random with probability p
 
 
 @dataclass(frozen=True)
 class PolicyOutput:
-    """What they chose, and what the policy wants remembered about it."""
+    """The chosen actions, and what the policy wants stored in the fragment beside them."""
 
     actions: NDArray[np.int64]  # (worlds, agents)
-    extras: dict[str, NDArray[np.float32]] = field(default_factory=dict)  # (worlds, agents)
+    extras: dict[str, NDArray[np.float32]] = field(default_factory=dict)  # each (worlds, agents)
 
 
 class Policy(ABC):
-    """Plays for `agents` neighbouring agents of one group, each with its own row of weights."""
+    """Acts for `agents` neighbouring agents of one group, each with its own row of weights."""
 
     frames: int = 1
+    """How many observations, the newest included, `act` is given."""
     extras: tuple[str, ...] = ()
+    """Names of the extras in its outputs, e.g. log-probabilities for the learner."""
 
     def __init__(self, group: Group, agents: int) -> None:
         self.group = group
@@ -49,57 +55,60 @@ class Policy(ABC):
 
     @abstractmethod
     def act(self, inputs: PolicyInput, first: int, last: int) -> PolicyOutput:
-        """Choose for agents first … last-1 of this policy."""
+        """Choose actions for agents first … last-1 of this policy, each from its own inputs and its own row alone."""
 
     @property
     def rows(self) -> NDArray[np.float32]:
-        """All that acting depends on, one row per agent; no columns for a player without weights."""
+        """All that acting depends on, (agents, columns); no columns for a policy without weights."""
         return np.zeros((self.agents, 0), np.float32)
 
     def load(self, rows: NDArray[np.float32], versions: int | NDArray[np.int64]) -> None:
-        """Take over published rows and their versions. Only called between turns."""
+        """Use published rows and their versions from now on. Only called between turns."""
         self.versions[:] = versions
 
     def weights(self) -> list[dict[str, NDArray[np.float32]]]:
-        """`named` of the rows it plays with."""
-        return self.named(self.rows)
+        """`named_arrays` of the rows it acts with."""
+        return self.named_arrays(self.rows)
 
-    def named(self, rows: NDArray[np.float32]) -> list[dict[str, NDArray[np.float32]]]:
-        """Per agent, the arrays of its row that a person would want to read, without padding."""
+    def named_arrays(self, rows: NDArray[np.float32]) -> list[dict[str, NDArray[np.float32]]]:
+        """Rows (agents, columns) as named arrays per agent, such as layer weights, without padding."""
         return [{} for _ in rows]
 
     def load_weights(self, weights: list[dict[str, NDArray[np.float32]]]) -> None:
-        """Take over what `weights` gave, one entry per agent."""
-        del weights  # a player without weights has nothing to take
+        """Use named arrays as `weights` returns them, one entry per agent."""
+        del weights  # a policy without weights has nothing to load
 
 
 def explore(
-    greedy: NDArray[np.int64], chance: NDArray[np.float64], inputs: PolicyInput, actions: int
+    greedy: NDArray[np.int64], epsilon: NDArray[np.float64], inputs: PolicyInput, actions: int
 ) -> NDArray[np.int64]:
-    """Greedy actions (worlds, agents), replaced by random allowed ones with each agent's chance (agents,)."""
+    """ε-greedy: actions (worlds, agents), replaced by random allowed ones with each agent's ε, (agents,).
+
+    It uses draws 0 and 1 of `inputs.keys`.
+    """
     chosen = np.empty(greedy.shape, np.int64)
     if inputs.mask is None:
-        _explore(greedy, chance, inputs.keys, actions, chosen)
+        _explore(greedy, epsilon, inputs.keys, actions, chosen)
     else:
-        _explore_allowed(greedy, chance, inputs.keys, inputs.mask, chosen)
+        _explore_allowed(greedy, epsilon, inputs.keys, inputs.mask, chosen)
     return chosen
 
 
 @kernel
-def _explore(greedy: Any, chance: Any, keys: Any, actions: int, out: Any) -> None:
+def _explore(greedy: Any, epsilon: Any, keys: Any, actions: int, out: Any) -> None:
     for w in range(out.shape[0]):
         for a in range(out.shape[1]):
             out[w, a] = greedy[w, a]
-            if uniform(keys[w, a], 0) < chance[a]:
+            if uniform(keys[w, a], 0) < epsilon[a]:
                 out[w, a] = below(keys[w, a], 1, actions)
 
 
 @kernel
-def _explore_allowed(greedy: Any, chance: Any, keys: Any, mask: Any, out: Any) -> None:
+def _explore_allowed(greedy: Any, epsilon: Any, keys: Any, mask: Any, out: Any) -> None:
     for w in range(out.shape[0]):
         for a in range(out.shape[1]):
             out[w, a] = greedy[w, a]
-            if uniform(keys[w, a], 0) < chance[a]:
+            if uniform(keys[w, a], 0) < epsilon[a]:
                 left = below(keys[w, a], 1, mask[w, a].sum())
                 for action in range(mask.shape[2]):
                     if mask[w, a, action]:
@@ -110,19 +119,19 @@ def _explore_allowed(greedy: Any, chance: Any, keys: Any, mask: Any, out: Any) -
 
 
 class RandomPolicy(Policy):
-    """Any allowed action, uniformly."""
+    """Chooses uniformly among the allowed actions."""
 
     def act(self, inputs: PolicyInput, first: int, last: int) -> PolicyOutput:
-        """Throw a die."""
-        nothing = np.zeros(inputs.keys.shape, np.int64)
-        return PolicyOutput(explore(nothing, np.ones(last - first), inputs, self.group.actions))
+        """Explore with ε = 1."""
+        greedy = np.zeros(inputs.keys.shape, np.int64)
+        return PolicyOutput(explore(greedy, np.ones(last - first), inputs, self.group.actions))
 
 
 @dataclass(frozen=True)
 class PolicyBinding:
-    """Who plays for neighbouring agents of a group."""
+    """Agents first … last-1 of a group, and the policy that acts for them."""
 
-    group: int
+    group: int  # index in GameSpec.groups
     first: int
     last: int
     policy: Policy

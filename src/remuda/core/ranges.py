@@ -1,4 +1,4 @@
-"""Balanced ranges: how agents, worlds and rows are split."""
+"""Balanced ranges: how agents, worlds, rows and updates are split."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from itertools import pairwise
 
 
 def split_evenly(count: int, parts: int) -> list[tuple[int, int]]:
-    """0 … count-1 cut into at most `parts` balanced ranges."""
+    """Split 0 … count-1 into at most `parts` ranges (first, last), last excluded, of nearly equal size."""
     parts = min(parts, count)
     return list(pairwise(count * i // parts for i in range(parts + 1)))

@@ -1,7 +1,8 @@
-"""Counter-based randomness: every number is a function of where it is used, never of who drew first.
+"""Counter-based randomness: a random number is a function of what it is for, never of the order of draws.
 
-A key is 64 bits, hashed from (seed, stream, coordinates…); draw `i` of a key is SplitMix64 started
-there. Python, compiled code and any number of workers see the same numbers.
+A key is 64 bits, hashed from (seed, stream, coordinates…). The coordinates say what the number is for: world, agent,
+episode, turn, update. Draw `i` of a key is output `i` of SplitMix64 started at that key. No generator has a state, so
+Python, compiled code and any number of workers get the same numbers.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from enum import IntEnum
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from remuda.core.kernels import kernel
@@ -22,7 +22,7 @@ Keys = NDArray[np.uint64]
 
 
 class Stream(IntEnum):
-    """What a draw is for; two streams never share a number."""
+    """What a number is for. Streams of one seed are independent of each other."""
 
     TRAIN = 1
     EVALUATE = 2
@@ -33,7 +33,7 @@ class Stream(IntEnum):
     NOISE = 7
     CHECK = 8
     TEST = 9
-    OUTSIDE = 10  # episodes played by other programs
+    OUTSIDE = 10  # episodes played through the adapters for other libraries
     SEARCH = 11
 
 
@@ -54,25 +54,25 @@ def _mix(x: Any) -> Any:
 
 @kernel
 def fold(key: Any, coordinate: Any) -> Any:
-    """A new key from a key and one more coordinate."""
+    """Hash one more coordinate into a key; returns the new key."""
     return _mix((key ^ np.uint64(coordinate)) + _GOLDEN)
 
 
 @kernel
 def bits(key: Any, draw: Any) -> Any:
-    """Draw number `draw` of `key`, as 64 random bits."""
+    """64 random bits: draw number `draw` of `key`."""
     return _mix(key + (np.uint64(draw) + _ONE) * _GOLDEN)
 
 
 @kernel
 def uniform(key: Any, draw: Any) -> Any:
-    """Draw number `draw` of `key`, uniform in [0, 1)."""
+    """A float64 uniform in [0, 1): draw number `draw` of `key`."""
     return np.float64(bits(key, draw) >> _S11) * _UNIT
 
 
 @kernel
 def below(key: Any, draw: Any, bound: Any) -> Any:
-    """Draw number `draw` of `key`, an integer uniform in 0 … bound-1."""
+    """An integer uniform in 0 … bound-1: draw number `draw` of `key`."""
     return np.int64(uniform(key, draw) * bound)
 
 
@@ -113,7 +113,7 @@ def key(seed: int, stream: Stream, *coordinates: int) -> np.uint64:
 
 def keys(base: np.uint64 | Keys, coordinate: int | NDArray[Any]) -> Keys:
     """Fold one coordinate, or an array of them, into a key or an array of keys."""
-    if isinstance(coordinate, int):  # every turn comes this way
+    if isinstance(coordinate, int):  # the fast path: the rollout takes it every turn
         out = np.array(base, np.uint64, order="C")
         _fold_all(out.reshape(-1), coordinate)
         return out
@@ -126,14 +126,14 @@ def keys(base: np.uint64 | Keys, coordinate: int | NDArray[Any]) -> Keys:
 
 
 def uniforms(base: Keys, count: int) -> NDArray[np.float64]:
-    """The first `count` uniform draws of each key, along a new last axis."""
+    """The first `count` uniform draws of each key, (*keys, count)."""
     out = np.empty((base.size, count))
     _fill_uniform(base.reshape(-1), out)
     return out.reshape(*base.shape, count)
 
 
 def normals(base: Keys, count: int) -> NDArray[np.float64]:
-    """`count` standard normal draws of each key (Box and Muller), along a new last axis."""
+    """`count` standard normal draws of each key (Box and Muller), (*keys, count)."""
     out = np.empty((base.size, count))
     _fill_normal(base.reshape(-1), out)
     return out.reshape(*base.shape, count)
@@ -141,7 +141,9 @@ def normals(base: Keys, count: int) -> NDArray[np.float64]:
 
 @contextmanager
 def torch_seeded(base: np.uint64) -> Iterator[None]:
-    """Seed torch's global generator for code that is not ours, and put its state back afterwards."""
+    """Seed torch's global generator, for a user's module that draws from it, and restore its state afterwards."""
+    import torch
+
     with torch.random.fork_rng():
         torch.manual_seed(int(base) >> 1)
         yield

@@ -1,4 +1,4 @@
-"""Tasks: episodes to play, and samples in them that nobody can learn from."""
+"""Tasks: episodes to play, and reports about samples in them that cannot be learned from."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from remuda.core.fragment import Purpose
 
 @dataclass(frozen=True)
 class Task:
-    """Episodes to play; each decides its own world and all of its chance."""
+    """Episodes to play, one per world. An episode's number decides its world and all of its randomness."""
 
     episodes: tuple[int, ...]
     purpose: Purpose = Purpose.TRAIN
-    exploration: float | None = None  # see Sight
+    exploration: float | None = None  # as in PolicyInput
 
     def __str__(self) -> str:
         first, last = self.episodes[0], self.episodes[-1]
@@ -22,15 +22,15 @@ class Task:
 
 @dataclass(frozen=True)
 class InvalidSample:
-    """Numbers nobody can learn from, in an agent's episode."""
+    """A reward or observation, in one agent's episode, that is not finite or out of range."""
 
     purpose: Purpose
     episode: int
     world: int
     agent: int  # herd-wide number
     turn: int
-    what: str
+    message: str
 
     def __str__(self) -> str:
         where = f"turn {self.turn} of {self.purpose} episode {self.episode}, world {self.world}"
-        return f"{self.what} for agent {self.agent} in {where}"
+        return f"{self.message} for agent {self.agent} in {where}"

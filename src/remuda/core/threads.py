@@ -1,4 +1,4 @@
-"""Threads: how many cores there really are, and one thread per core for everybody."""
+"""How many threads torch uses, so that the threads of all processes together do not exceed the cores."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
-import torch
-
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # constants of malloc.h
 
 
 @contextmanager
 def one_thread_each() -> Iterator[None]:
-    """Let torch use one thread per caller: the engine's own threads share the cores.
+    """Limit torch to one thread per calling thread, because the engine's own threads and processes share the cores.
 
     (Measured elsewhere: two torch threads per process on a busy two-core machine made one update 10 to
     80 times slower.)
     """
+    import torch
+
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -28,23 +28,25 @@ def one_thread_each() -> Iterator[None]:
 
 
 def thread_pool(threads: int, name: str) -> ThreadPoolExecutor:
-    """Threads in which torch itself uses no more threads.
+    """A pool of threads in which torch uses one thread per calling thread.
 
-    `torch.set_num_threads` elsewhere reaches a new thread only after its first products, which then have
-    other bits and take another core.
+    Each thread has to set this itself: `torch.set_num_threads` in another thread takes effect here only after the first
+    matrix products, which then have other bits and use a second core.
     """
+    import torch
+
     return ThreadPoolExecutor(threads, name, initializer=torch.set_num_threads, initargs=(1,))
 
 
 def keep_freed_memory() -> None:
-    """Let this process use the memory of its last products for the next ones, instead of returning it in between.
+    """Make malloc keep freed memory for the next allocations of this process instead of returning it to the system.
 
-    Every gradient takes and frees the same megabytes. Returned to the system they come back as pages to be cleared
-    one by one: 5,000 page faults and a quarter of the processor time of a gradient of the preset `workflow_rl`.
+    Every gradient allocates and frees the same megabytes. Memory that was returned comes back as pages that the kernel
+    clears one by one: 5,000 page faults and a quarter of the processor time of a gradient of the preset `workflow_rl`.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
-    except AttributeError:  # another C library than glibc
+    except AttributeError:  # a C library other than glibc
         return
-    mallopt(M_MMAP_THRESHOLD, 32 << 20)  # the most it takes
+    mallopt(M_MMAP_THRESHOLD, 32 << 20)  # the largest value glibc accepts
     mallopt(M_TRIM_THRESHOLD, 1 << 30)

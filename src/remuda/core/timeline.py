@@ -1,7 +1,7 @@
-"""What every process and thread did when, as a trace that Perfetto and chrome://tracing open as it is.
+"""Timeline: what every process and thread did when, as a trace file for Perfetto and chrome://tracing.
 
-Each process appends spans to a file of its own, in the background of nobody; the first process joins
-them in the end. Clocks agree: on Linux the monotonic clock is one for all processes.
+Each process appends its spans to its own file; when the run ends, the first process joins the files into one. The times
+of different processes can be compared: on Linux all of them read the same monotonic clock.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from pathlib import Path
 from typing import Any
 
-MOST_EVENTS = 400_000
-"""Spans a process writes before it stops: a trace that no viewer opens helps nobody."""
+MAX_EVENTS = 400_000
+"""Events a process writes before it stops: viewers cannot open larger traces."""
 FLUSH_EVENTS = 2_000
-PARTS = "timeline"
-JOINED = "timeline.json"
+"""Events kept in memory before they are written to the file."""
+PARTS_FOLDER = "timeline"
+JOINED_FILE = "timeline.json"
 
 
 class Timeline:
@@ -30,12 +31,12 @@ class Timeline:
         self._events: list[dict[str, Any]] = []
         self._written = 0
         self._threads: set[int] = set()
-        self._lock = threading.Lock()  # of the list and the file; what is being timed never waits for the disk long
-        self._note({"name": "process_name", "ph": "M", "tid": 0, "args": {"name": name}})
+        self._lock = threading.Lock()  # for the list and the file; held while FLUSH_EVENTS are written
+        self._append({"name": "process_name", "ph": "M", "tid": 0, "args": {"name": name}})
 
     @contextmanager
     def span(self, name: str) -> Iterator[None]:
-        """Note how long this takes."""
+        """Record how long the block takes."""
         began = time.monotonic_ns()
         try:
             yield
@@ -43,19 +44,19 @@ class Timeline:
             self._add(name, began)
 
     def _add(self, name: str, began_ns: int) -> None:
-        """A span from `began_ns` until now."""
+        """Append a span from `began_ns` until now."""
         thread = threading.get_ident() % 1_000_000
         span = {"name": name, "ph": "X", "tid": thread, "ts": began_ns / 1e3}
         span["dur"] = (time.monotonic_ns() - began_ns) / 1e3
         if thread not in self._threads:
             self._threads.add(thread)
-            named = {"name": threading.current_thread().name}
-            self._note({"name": "thread_name", "ph": "M", "tid": thread, "args": named})
-        self._note(span)
+            arguments = {"name": threading.current_thread().name}
+            self._append({"name": "thread_name", "ph": "M", "tid": thread, "args": arguments})
+        self._append(span)
 
-    def _note(self, event: dict[str, Any]) -> None:
+    def _append(self, event: dict[str, Any]) -> None:
         with self._lock:
-            if self._written + len(self._events) < MOST_EVENTS:
+            if self._written + len(self._events) < MAX_EVENTS:
                 self._events.append({"pid": os.getpid(), **event})
             if len(self._events) >= FLUSH_EVENTS:
                 self._flush()
@@ -67,41 +68,41 @@ class Timeline:
         self._events = []
 
     def close(self) -> None:
-        """Write the rest."""
+        """Write the events that are still in memory."""
         with self._lock:
             self._flush()
 
 
-_here: Timeline | None = None
-NOTHING = nullcontext()
+_current: Timeline | None = None
+_NO_SPAN = nullcontext()
 
 
 def begin(folder: Path, name: str) -> None:
-    """Time this process from now on; `folder` is where its part goes."""
-    global _here
-    _here = Timeline(folder, name)
+    """Record spans of this process from now on, in a file in `folder`."""
+    global _current
+    _current = Timeline(folder, name)
 
 
 def end() -> None:
-    """Stop timing this process."""
-    global _here
-    if _here is not None:
-        _here.close()
-        _here = None
+    """Stop recording spans of this process."""
+    global _current
+    if _current is not None:
+        _current.close()
+        _current = None
 
 
 def span(name: str) -> AbstractContextManager[None]:
-    """Note how long this takes, if anybody wants to know."""
-    return NOTHING if _here is None else _here.span(name)
+    """Record how long the block takes, if this process records spans."""
+    return _NO_SPAN if _current is None else _current.span(name)
 
 
 @contextmanager
 def recording(run: Path, wanted: bool) -> Iterator[Path | None]:
-    """Time a run: parts are written below it, and joined into one file when it ends, however it ends."""
+    """Record a run if `wanted`, and join the files when it ends or fails; yields the folder for other processes."""
     if not wanted:
         yield None
         return
-    folder = run / PARTS
+    folder = run / PARTS_FOLDER
     folder.mkdir(exist_ok=True)
     for old in folder.iterdir():
         old.unlink()
@@ -110,11 +111,11 @@ def recording(run: Path, wanted: bool) -> Iterator[Path | None]:
         yield folder
     finally:
         end()
-        join(folder, run / JOINED)
+        join(folder, run / JOINED_FILE)
 
 
 def join(folder: Path, target: Path) -> None:
-    """Put the parts of all processes into one file; a line that a dying process left half is left out."""
+    """Join the files of all processes into one, without lines that a dying process left incomplete."""
     with suppress(OSError), target.open("w", encoding="utf-8") as out:
         out.write('{"displayTimeUnit": "ms", "traceEvents": [\n')
         first = True

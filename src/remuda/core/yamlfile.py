@@ -1,4 +1,4 @@
-"""Settings in YAML files and in `key=value` words. Plain data only: no tag builds an object."""
+"""Settings from YAML files and `key=value` arguments. Plain data only: a tag that would build an object is an error."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ from typing import Any
 import yaml
 
 from remuda.core.errors import ConfigError, first_line
-from remuda.core.options import LARGEST, shown
+from remuda.core.options import MAX_INT, short_repr
 from remuda.core.plan import Plan
 
-MOST_BYTES = 8 << 20
-"""Of a file of settings."""
-MOST_VALUES = 250_000
-"""In settings, with aliases written out: a few lines of them can stand for billions."""
-DEEPEST = 50
-"""Lists and mappings inside each other, in settings."""
+MAX_BYTES = 8 << 20
+"""Largest file of settings that is read."""
+MAX_VALUES = 250_000
+"""Most values in a file of settings, counted after aliases are expanded: a few lines can expand to billions."""
+MAX_DEPTH = 50
+"""Deepest nesting of lists and mappings."""
 
 
 class _Loader(yaml.SafeLoader):
-    """Reads plain YAML, and stops early where it is not meant to be read by a person."""
+    """Reads plain YAML and stops early if a file is too large for settings that a person wrote."""
 
     values = 0
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        """The next value, unless there are too many; aliases are counted later."""
+        """Read the next value, unless there are too many. `_check_size` counts aliases later."""
         self.values += 1
-        if self.values > MOST_VALUES:
-            raise ValueError(f"it has more than {MOST_VALUES:,} values")
+        if self.values > MAX_VALUES:
+            raise ValueError(f"it has more than {MAX_VALUES:,} values")
         return super().compose_node(parent, index)
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
-        """A whole number of at most 64 bits."""
-        value: int = super().construct_yaml_int(node) if len(node.value) < 100 else LARGEST + 1
-        if abs(value) > LARGEST:
-            raise ValueError(f"{node.value[:30]}… is larger than {LARGEST}")
+        """Read an integer of at most 64 bits."""
+        value: int = super().construct_yaml_int(node) if len(node.value) < 100 else MAX_INT + 1
+        if abs(value) > MAX_INT:
+            raise ValueError(f"{node.value[:30]}… is larger than {MAX_INT}")
         return value
 
 
@@ -44,7 +44,7 @@ _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
 
 
 def _parse(text: str) -> Any:
-    """Plain YAML as values; whatever is raised is about the text."""
+    """Parse plain YAML. Any exception it raises means that the text is not plain YAML."""
     loader = _Loader(text)
     try:
         root = loader.get_single_node()
@@ -57,31 +57,31 @@ def _parse(text: str) -> Any:
 
 
 def _check_size(root: yaml.Node) -> None:
-    """Raise if values lie too deep or, with every alias written out, are too many."""
-    waiting, values = [(root, 1)], 0
-    while waiting:
-        node, depth = waiting.pop()
+    """Raise ValueError if values are nested too deep or, with every alias expanded, too many."""
+    pending, values = [(root, 1)], 0
+    while pending:
+        node, depth = pending.pop()
         values += 1
-        if values > MOST_VALUES:
-            raise ValueError(f"it has more than {MOST_VALUES:,} values, with aliases written out")
-        if depth > DEEPEST:
-            raise ValueError(f"it has more than {DEEPEST} levels")
+        if values > MAX_VALUES:
+            raise ValueError(f"it has more than {MAX_VALUES:,} values, with aliases expanded")
+        if depth > MAX_DEPTH:
+            raise ValueError(f"it has more than {MAX_DEPTH} levels")
         if isinstance(node, yaml.CollectionNode):
-            own = chain.from_iterable(node.value) if isinstance(node, yaml.MappingNode) else node.value
-            waiting.extend((child, depth + 1) for child in own)
+            children = chain.from_iterable(node.value) if isinstance(node, yaml.MappingNode) else node.value
+            pending.extend((child, depth + 1) for child in children)
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """The mapping in a YAML file; tags that would build objects are refused."""
+    """Read the mapping in a YAML file."""
     try:
         with path.open("rb") as file:
-            text = file.read(MOST_BYTES + 1)
-        if len(text) > MOST_BYTES:
-            raise ValueError(f"it has more than {MOST_BYTES:,} bytes")
+            text = file.read(MAX_BYTES + 1)
+        if len(text) > MAX_BYTES:
+            raise ValueError(f"it has more than {MAX_BYTES:,} bytes")
         content = _parse(text.decode("utf-8"))
     except OSError as error:
         raise ConfigError(f"config file {path} cannot be read: {error.strerror}") from None
-    except Exception as error:  # the file is foreign: whatever its reader raises is about the file
+    except Exception as error:  # the YAML reader raises many types on hostile input
         raise ConfigError(f"config file {path} is not plain YAML: {first_line(error)}") from None
     if not isinstance(content, dict):
         raise ConfigError(f"config file {path} should be a mapping of option names to values")
@@ -89,12 +89,12 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def write_yaml(path: Path, plan: Plan) -> None:
-    """The plan as a YAML file that `read_yaml` takes back."""
+    """Write the plan as a YAML file that `read_yaml` can read."""
     path.write_text(yaml.safe_dump(plan.model_dump(mode="json"), sort_keys=False), encoding="utf-8")
 
 
 def read_assignments(assignments: list[str]) -> dict[str, Any]:
-    """`key=value` words as a mapping; values are YAML scalars or lists."""
+    """Read `key=value` arguments as a mapping; values are YAML scalars or lists."""
     result: dict[str, Any] = {}
     for word in assignments:
         name, sign, text = word.partition("=")
@@ -102,17 +102,17 @@ def read_assignments(assignments: list[str]) -> dict[str, Any]:
             raise ConfigError(f"{word!r} is not of the form key=value")
         try:
             result[name] = _parse(text)
-        except Exception as error:  # it is foreign: whatever its reader raises is about the word
-            raise ConfigError(f"the value of {shown(word)} is not plain YAML: {first_line(error)}") from None
+        except Exception as error:  # as above
+            raise ConfigError(f"the value of {short_repr(word)} is not plain YAML: {first_line(error)}") from None
         if not text.strip():
-            raise ConfigError(f"{word!r} has no value: give one, or leave it out")
+            raise ConfigError(f"{word!r} has no value: write key=value, or leave it out")
         if isinstance(result[name], str):
             result[name] = _number(result[name])
     return result
 
 
 def _number(text: str) -> Any:
-    """YAML 1.1 takes 1e-3 for a word; people mean the number."""
+    """A float if the text is one: YAML 1.1 reads 1e-3 as a string."""
     try:
         return float(text)
     except ValueError:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import torch
 
 from remuda.core.errors import ConfigError
-from remuda.core.game import GameSpec, Pace
+from remuda.core.game import GameSpec, StepCost
 from remuda.core.machine import cores
 from remuda.core.plan import Plan
 from remuda.engines.collectors.ray.cluster import require_ray
@@ -24,7 +24,7 @@ def choose_engine(plan: Plan, spec: GameSpec) -> tuple[Plan, str]:
     """The plan with an engine in place of `auto`, and why that one; other plans as they are."""
     if plan.engine != AUTO:
         return plan, ""
-    if find_game(plan.game).pace_of(plan.options) is Pace.TOGETHER:
+    if find_game(plan.game).step_cost_of(plan.options) is StepCost.BATCHED:
         engine, why = "vectorized", "the game plays many worlds at once"
     elif reason := processes_unavailable(warm_up_request(plan, spec)):
         engine, why = "sequential", f"worker processes cannot be started here: {reason}"

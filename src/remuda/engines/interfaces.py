@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from remuda.core.failures import SkippedUpdates, TaskFailure
-from remuda.core.fragment import Fragment, Purpose, cut
+from remuda.core.fragment import Fragment, Purpose, slice_worlds
 from remuda.core.plan import Plan
 from remuda.core.policy import UNVERSIONED
 from remuda.core.saved_state import SavedState
@@ -92,7 +92,7 @@ class RoundPiece:
     @property
     def fragments(self) -> list[Fragment]:
         """One per group, as views."""
-        return [cut(fragment, self.worlds) for fragment in self.delivery.fragments]
+        return [slice_worlds(fragment, self.worlds) for fragment in self.delivery.fragments]
 
 
 class FailureHandler(Protocol):

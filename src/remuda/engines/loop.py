@@ -21,7 +21,7 @@ from typing import Protocol
 from pydantic import Field
 
 from remuda.core.errors import Stopped, StorageError
-from remuda.core.fragment import Fragment, Purpose, copied
+from remuda.core.fragment import Fragment, Purpose, copy_fragment
 from remuda.core.plan import Plan
 from remuda.core.saved_state import SavedState
 from remuda.core.task import Task
@@ -277,7 +277,7 @@ class Loop:
                 self._receive(delivery)
                 continue
             missing -= delivery.episodes
-            results.append([copied(fragment) for fragment in delivery.fragments])
+            results.append([copy_fragment(fragment) for fragment in delivery.fragments])
             delivery.release()
         results.sort(key=lambda fragments: int(fragments[0].origin.episodes[0]))
         self.listener.evaluated(self.rounds, Update(acting.version, rows), results)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from remuda.core.errors import ConfigError
-from remuda.core.game import Game, GameEntry, GameSpec, Group, deal
+from remuda.core.game import Game, GameEntry, GameSpec, Group, option_per_world
 from remuda.core.kernels import kernel
 from remuda.core.options import Options
 from remuda.core.rng import Keys, below, fold
@@ -165,7 +165,7 @@ class Treasurehunt(Game):
 
 def per_world(value: float | list[float], worlds: Sequence[int]) -> NDArray[np.float64]:
     """An option's value in each world."""
-    return np.array(deal(value, worlds), np.float64)
+    return np.array(option_per_world(value, worlds), np.float64)
 
 
 @kernel

@@ -1,4 +1,4 @@
-"""Who is in the herd: which learner or player has which agents, and how to make them."""
+"""The herd: which learner or player each agent has, and how to make them."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from remuda.learners.registry import FROZEN, LEARNERS, PLAYERS, learner_options
 
 @dataclass(frozen=True)
 class FrozenPolicy:
-    """A trained policy that learns no more: whose it is, and the weights of each agent.
+    """A trained policy that does not learn any more, with the weights of each agent.
 
-    It is read from its run once, in the process that starts training; workers get it with their part of the herd and
-    need no access to the run.
+    The process that starts training reads it from its run, once. Workers get it with their part of the herd and need no
+    access to the run.
     """
 
     player: str  # a learner, or a scripted player, which has no weights
@@ -35,7 +35,7 @@ class FrozenPolicy:
     weights: list[dict[str, NDArray[np.float32]]]  # one entry per agent
 
     def make(self, group: Group, device: str) -> Policy:
-        """The policy, ready to act for a group it fits."""
+        """The policy with its weights loaded, for a group of the same shape."""
         if self.player not in LEARNERS:
             return PLAYERS[self.player](group, len(self.weights))
         policy = LEARNERS[self.player].make_policy(group, len(self.weights), self.options, self.precision, device)
@@ -45,18 +45,18 @@ class FrozenPolicy:
 
 @dataclass(frozen=True)
 class Part:
-    """Neighbouring agents of one group with the same kind of player."""
+    """Neighbouring agents of one group that have the same learner or player."""
 
     group: int
-    first: int
+    first: int  # agents first … last-1 of the group
     last: int
-    herd_first: int
+    herd_first: int  # herd-wide number of the first one
     player: str  # a learner, a scripted player, or frozen:RUN[/agents]
     frozen: FrozenPolicy | None = None  # loaded from the run that `player` names
 
     @property
     def agents(self) -> int:
-        """How many."""
+        """Number of agents."""
         return self.last - self.first
 
     @property
@@ -66,7 +66,7 @@ class Part:
 
 
 def assign(plan: Plan, spec: GameSpec) -> list[Part]:
-    """Deal the herd's agents out to players: `learner` for all, `learners` where it says otherwise."""
+    """Split the herd into parts: each agent gets the player in `learners` that lists it, else `learner`."""
     players = [plan.learner] * spec.agents
     for key, player in plan.learners.items():
         for agent in agent_range(key, spec.agents, "learners"):
@@ -97,7 +97,7 @@ def agent_range(text: str, count: int, option: str) -> range:
 
 
 def tolerated_lag(plan: Plan, parts: Sequence[Part]) -> int:
-    """Versions that may lie between acting and learning: what was asked for, or what the learners tolerate."""
+    """Largest policy lag of this run: `max_lag` of the plan, or what all its learners tolerate."""
     tolerated = min((LEARNERS[part.player].max_lag for part in parts if part.learns), default=0)
     if plan.max_lag is not None and plan.max_lag > tolerated:
         raise ConfigError(f"max_lag={plan.max_lag} is more than the learners of this herd tolerate: use {tolerated}")
@@ -105,7 +105,7 @@ def tolerated_lag(plan: Plan, parts: Sequence[Part]) -> int:
 
 
 def bind_policy(part: Part, plan: Plan, spec: GameSpec, device: str) -> PolicyBinding:
-    """Whoever acts for this part; a learner's policy has no weights until they are published."""
+    """The policy that acts for this part; one of a learner has no weights until they are published."""
     group = spec.groups[part.group]
     players: dict[str, Callable[[Group, int], Policy]] = {**PLAYERS, **find_game(plan.game).players}
     policy: Policy
@@ -121,8 +121,8 @@ def bind_policy(part: Part, plan: Plan, spec: GameSpec, device: str) -> PolicyBi
 
 
 def make_learners(part: Part, plan: Plan, spec: GameSpec, device: str, slices: int, threads: int = 1) -> list[Learner]:
-    """The part's learners, its agents split into balanced slices."""
-    return [make_learner(part, plan, spec, device, own, threads) for own in split_evenly(part.agents, slices)]
+    """The learners of a part, with balanced slices of its agents."""
+    return [make_learner(part, plan, spec, device, agents, threads) for agents in split_evenly(part.agents, slices)]
 
 
 def make_learner(
@@ -148,7 +148,7 @@ def make_learner(
 
 
 def weights_sha256(policies: Iterable[Policy]) -> str:
-    """A fingerprint of all agents' weights in herd order, without padding."""
+    """A hash of the weights of all agents, in the order of the herd and without padding."""
     digest = hashlib.sha256()
     for policy in policies:
         for arrays in policy.weights():
@@ -158,6 +158,6 @@ def weights_sha256(policies: Iterable[Policy]) -> str:
     return digest.hexdigest()
 
 
-def parameters(policies: Sequence[Policy]) -> int:
-    """Numbers in all networks together, without padding."""
+def count_parameters(policies: Sequence[Policy]) -> int:
+    """Parameters of all networks together, without padding."""
     return sum(a.size for policy in policies for arrays in policy.weights() for a in arrays.values())

@@ -1,8 +1,8 @@
-"""What agents remember: for each, a ring of stretches, never of interleaved worlds.
+"""Replay buffer: for each agent a ring of segments, so that turns of different worlds are never interleaved.
 
-A stretch is consecutive turns in which one agent was alive, stored with its last observation and the
-frames before its first turn, in one piece. Whole stretches are forgotten, oldest first, so no window
-crosses a seam or the write head, and every frame in a window belongs to it.
+A segment is a run of consecutive turns in which one agent was alive, stored contiguously: the frames before its first
+turn, its turns, and its last observation. Whole segments are overwritten, oldest first. So no frame stack reaches
+across the end of an episode, the end of the ring or the write position: all its frames belong to one episode.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from remuda.core.rng import Keys, below
 
 
 class TransitionBatch(NamedTuple):
-    """Transitions for some agents, agents first. Windows are in the game's dtype, oldest frame first."""
+    """Transitions of some agents. Frame stacks are in the game's dtype, oldest frame first."""
 
     obs: NDArray[Any]  # (agents, batch, frames * obs)
     actions: NDArray[np.int64]  # (agents, batch)
-    returns: NDArray[np.float32]  # (agents, batch): discounted reward of the next n turns, or to the end
-    next_obs: NDArray[Any]  # (agents, batch, frames * obs): the window after those turns
-    discounts: NDArray[np.float32]  # (agents, batch): of what comes after; 0 where the stretch terminated
+    returns: NDArray[np.float32]  # (agents, batch): discounted rewards of n turns, or up to the segment's end
+    next_obs: NDArray[Any]  # (agents, batch, frames * obs): the frame stack after those turns
+    discounts: NDArray[np.float32]  # (agents, batch): of the value of next_obs; 0 if the episode terminated
     next_mask: NDArray[np.bool_] | None  # (agents, batch, actions)
 
 
 @dataclass(frozen=True)
 class Segment:
-    """Where a stretch lies: slots begin … end-1, its turns from `first` on, then the last observation."""
+    """Where a segment is in the ring: positions begin … end-1, its turns from `first` on, then its last observation."""
 
     begin: int
     first: int
@@ -42,38 +42,38 @@ class Segment:
 
     @property
     def turns(self) -> int:
-        """How many transitions it offers."""
+        """How many transitions it has."""
         return self.end - self.first - 1
 
 
 class ReplayBuffer:
-    """Private memories of neighbouring agents, with one allocation for all."""
+    """The replay buffers of neighbouring agents, each its own, in arrays (agents, capacity, …)."""
 
     def __init__(self, group: Group, agents: int, capacity: int, frames: int) -> None:
         self.agents = agents
         self.capacity = capacity
         self.frames = frames
-        self.choices = group.actions
+        self.action_count = group.actions
         size = int(np.prod(group.obs_shape))
-        slots = (agents, capacity)
-        self.obs = np.zeros((*slots, size), group.obs_dtype)
-        self.actions = np.zeros(slots, np.int32)
-        self.rewards = np.zeros(slots, np.float32)
-        self.terminated = np.zeros(slots, np.bool_)
-        self.mask = np.ones((*slots, group.actions), np.bool_) if group.masked else None
+        shape = (agents, capacity)
+        self.obs = np.zeros((*shape, size), group.obs_dtype)
+        self.actions = np.zeros(shape, np.int32)
+        self.rewards = np.zeros(shape, np.float32)
+        self.terminated = np.zeros(shape, np.bool_)
+        self.mask = np.ones((*shape, group.actions), np.bool_) if group.masked else None
         self.segments: list[deque[Segment]] = [deque() for _ in range(agents)]
-        self.heads = [0] * agents
+        self.heads = [0] * agents  # the position after the newest segment
         self.counts = np.zeros(agents, np.int64)  # transitions each agent can draw from
-        self._table: NDArray[np.int64] | None = None
+        self._table: NDArray[np.int64] | None = None  # see `_make_table`; None after a change
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all agents' memories."""
+        """Bytes of all agents' buffers."""
         mask = 0 if self.mask is None else self.mask.nbytes
         return self.obs.nbytes + self.actions.nbytes + self.rewards.nbytes + self.terminated.nbytes + mask
 
     def take(self, fragment: Fragment, first: int) -> None:
-        """Remember the stretches of agents first, first+1, … of the fragment's group."""
+        """Copy the segments of agents first, first+1, … of the fragment's group into the buffers."""
         self._table = None
         for agent in range(self.agents):
             for world in range(len(fragment.origin.worlds)):
@@ -82,20 +82,20 @@ class ReplayBuffer:
 
     def _store(self, fragment: Fragment, world: int, column: int, agent: int, start: int, stop: int) -> None:
         lead = min(int(fragment.ages[start, world, column]), self.frames - 1, fragment.before + start)
-        place = self._make_room(agent, lead, stop - start)
+        segment = self._allocate(agent, lead, stop - start)
         source = fragment.before + start - lead
-        self.obs[agent, place.begin : place.end] = fragment.obs[
+        self.obs[agent, segment.begin : segment.end] = fragment.obs[
             source : fragment.before + stop + 1, world, column
-        ].reshape(place.end - place.begin, -1)
-        turns = slice(place.first, place.end - 1)
+        ].reshape(segment.end - segment.begin, -1)
+        turns = slice(segment.first, segment.end - 1)
         self.actions[agent, turns] = fragment.actions[start:stop, world, column]
         self.rewards[agent, turns] = fragment.rewards[start:stop, world, column]
         self.terminated[agent, turns] = fragment.terminated[start:stop, world, column]
         if self.mask is not None and fragment.mask is not None:
-            self.mask[agent, place.first : place.end] = fragment.mask[start : stop + 1, world, column]
+            self.mask[agent, segment.first : segment.end] = fragment.mask[start : stop + 1, world, column]
 
-    def _make_room(self, agent: int, lead: int, turns: int) -> Segment:
-        """Forget what is in the way of the next stretch; it begins again at 0 where the end is too near."""
+    def _allocate(self, agent: int, lead: int, turns: int) -> Segment:
+        """Reserve positions for a segment, from 0 on if the ring's end is too near; drop segments that are there."""
         length = lead + turns + 1
         head = self.heads[agent]
         segments = self.segments[agent]
@@ -105,18 +105,18 @@ class ReplayBuffer:
             head = 0
         while segments and head <= segments[0].begin < head + length:
             self.counts[agent] -= segments.popleft().turns
-        place = Segment(head, head + lead, head + length)
-        segments.append(place)
-        self.heads[agent] = place.end
+        segment = Segment(head, head + lead, head + length)
+        segments.append(segment)
+        self.heads[agent] = segment.end
         self.counts[agent] += turns
-        return place
+        return segment
 
     def sample(
         self, first: int, last: int, keys: Keys, batch: int, n_step: int, gamma: NDArray[np.float64]
     ) -> TransitionBatch:
-        """Draw transitions uniformly, with replacement, for agents first … last-1 with one key each."""
+        """Sample transitions uniformly with replacement, for agents first … last-1, with one key per agent."""
         if self._table is None:
-            self._table = self._tabulate()
+            self._table = self._make_table()
         agents = last - first
         width = self.frames * self.obs.shape[2]
         out = TransitionBatch(
@@ -128,16 +128,16 @@ class ReplayBuffer:
             next_mask=None,
         )
         ahead = np.zeros((agents, batch), np.int64)
-        kept = (self.obs, self.actions, self.rewards, self.terminated, self._table, self.counts)
-        _sample(tuple(array[first:last] for array in kept), keys, self.frames, n_step, gamma, out[:5], ahead)
+        stored = (self.obs, self.actions, self.rewards, self.terminated, self._table, self.counts)
+        _sample(tuple(array[first:last] for array in stored), keys, self.frames, n_step, gamma, out[:5], ahead)
         if self.mask is None:
             return out
         return out._replace(next_mask=self.mask[np.arange(first, last)[:, None], ahead])
 
-    def _tabulate(self) -> NDArray[np.int64]:
-        """Per agent and stretch: transitions before it, first turn, begin, end; (agents, stretches, 4)."""
-        most = max((len(segments) for segments in self.segments), default=0)
-        table = np.full((self.agents, most, 4), np.iinfo(np.int64).max)
+    def _make_table(self) -> NDArray[np.int64]:
+        """Per agent and segment: transitions in earlier segments, first, begin, end; (agents, segments, 4)."""
+        length = max((len(segments) for segments in self.segments), default=0)
+        table = np.full((self.agents, length, 4), np.iinfo(np.int64).max)
         for agent, segments in enumerate(self.segments):
             before = 0
             for i, segment in enumerate(segments):
@@ -146,7 +146,7 @@ class ReplayBuffer:
         return table
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """Everything, one row per agent; a stretch is noted where it begins, as its lead and length."""
+        """All arrays, one row per agent. `leads` and `lengths` describe a segment at the position where it begins."""
         leads = np.zeros((self.agents, self.capacity), np.int32)
         lengths = np.zeros((self.agents, self.capacity), np.int32)
         for agent, segments in enumerate(self.segments):
@@ -165,18 +165,18 @@ class ReplayBuffer:
         return arrays if self.mask is None else {**arrays, "mask": self.mask}
 
     def restore(self, state: dict[str, NDArray[Any]]) -> None:
-        """Become the memory that `state` was taken from, whose shapes and types the learner has checked.
+        """Become equal to the buffer that `state` came from, whose shapes and types the learner has checked.
 
-        Compiled code trusts the rest, so that is checked first.
+        Positions and actions are checked here, because compiled code uses them as indices without bounds checks.
         """
-        mine = self.state()
+        own = self.state()
         for agent in range(self.agents):
             _check_ring(state["leads"][agent], state["lengths"][agent], int(state["heads"][agent]))
-        if state["actions"].min() < 0 or state["actions"].max() >= self.choices:
-            raise CheckpointError("the checkpoint's memory has actions that this game has not")
+        if state["actions"].min() < 0 or state["actions"].max() >= self.action_count:
+            raise CheckpointError("the checkpoint's replay buffer has actions that this game does not have")
         for name in ("obs", "actions", "rewards", "terminated", "mask"):
-            if name in mine:
-                mine[name][:] = state[name]
+            if name in own:
+                own[name][:] = state[name]
         self.heads = [int(head) for head in state["heads"]]
         self._table = None
         for agent in range(self.agents):
@@ -194,7 +194,7 @@ class ReplayBuffer:
 
 
 def _check_ring(leads: NDArray[np.int32], lengths: NDArray[np.int32], head: int) -> None:
-    """Raise unless stretches lie one after the other inside the ring, each with room for a turn."""
+    """Raise unless the segments are inside the ring, do not overlap, and have at least one turn each."""
     begins = np.flatnonzero(lengths)
     ends = begins + lengths[begins]
     good = (
@@ -207,11 +207,11 @@ def _check_ring(leads: NDArray[np.int32], lengths: NDArray[np.int32], head: int)
         and not ((begins < head) & (ends > head)).any()
     )
     if not good:
-        raise CheckpointError("the checkpoint's memory points outside itself: it was altered")
+        raise CheckpointError("the checkpoint's replay buffer has segments outside its capacity: the file was altered")
 
 
 def _runs(fragment: Fragment, world: int, agent: int) -> list[tuple[int, int]]:
-    """The stretches of one agent in one world of a fragment, as (start, stop) turns."""
+    """Runs of turns in which one agent of one world is alive in the same episode, as (start, stop)."""
     alive = fragment.alive[:, world, agent]
     ended = fragment.terminated[:, world, agent] | fragment.truncated[:, world, agent]
     if not len(alive):
@@ -232,11 +232,11 @@ def _runs(fragment: Fragment, world: int, agent: int) -> list[tuple[int, int]]:
 
 
 @kernel
-def _window(obs: Any, slot: int, begin: int, frames: int, out: Any) -> None:
-    """Copy the frames up to `slot` that belong to its stretch; earlier ones stay zero."""
+def _frame_stack(obs: Any, position: int, begin: int, frames: int, out: Any) -> None:
+    """Copy the frames up to `position` that belong to its segment; earlier ones stay zero."""
     size = obs.shape[1]
     for f in range(frames):
-        source = slot - (frames - 1 - f)
+        source = position - (frames - 1 - f)
         if source >= begin:
             for i in range(size):
                 out[f * size + i] = obs[source, i]
@@ -244,7 +244,7 @@ def _window(obs: Any, slot: int, begin: int, frames: int, out: Any) -> None:
 
 @kernel
 def _find(table: Any, index: int) -> int:
-    """The last stretch that begins at or before transition `index`."""
+    """The segment that contains transition `index`, by bisection."""
     low = 0
     high = table.shape[0]
     while high - low > 1:
@@ -257,23 +257,23 @@ def _find(table: Any, index: int) -> int:
 
 
 @kernel
-def _sample(kept: Any, keys: Any, frames: int, n_step: int, gamma: Any, out: Any, out_ahead: Any) -> None:
-    obs, actions, rewards, terminated, table, counts = kept
+def _sample(stored: Any, keys: Any, frames: int, n_step: int, gamma: Any, out: Any, out_ahead: Any) -> None:
+    obs, actions, rewards, terminated, table, counts = stored
     out_obs, out_actions, out_returns, out_next, out_discounts = out
     for a in range(out_actions.shape[0]):
         for b in range(out_actions.shape[1]):
             index = below(keys[a], b, counts[a])
             row = table[a, _find(table[a], index)]
-            slot = row[1] + index - row[0]
-            ahead = min(slot + n_step, row[3] - 1)
+            position = row[1] + index - row[0]
+            ahead = min(position + n_step, row[3] - 1)
             total = 0.0
             discount = 1.0
-            for s in range(slot, ahead):
+            for s in range(position, ahead):
                 total += discount * rewards[a, s]
                 discount *= gamma[a]
-            _window(obs[a], slot, row[2], frames, out_obs[a, b])
-            _window(obs[a], ahead, row[2], frames, out_next[a, b])
-            out_actions[a, b] = actions[a, slot]
+            _frame_stack(obs[a], position, row[2], frames, out_obs[a, b])
+            _frame_stack(obs[a], ahead, row[2], frames, out_next[a, b])
+            out_actions[a, b] = actions[a, position]
             out_returns[a, b] = total
             out_discounts[a, b] = 0.0 if terminated[a, ahead - 1] else discount
             out_ahead[a, b] = ahead

@@ -17,32 +17,38 @@ PerAgent = Value | list[Value]
 
 @dataclass(frozen=True)
 class Schedule:
-    """One value per agent, moving from `start` to `end` over the first `over` of the planned updates."""
+    """One value per agent, which moves from `start` to `end` over the first `share` of the planned updates."""
 
     start: NDArray[np.float64]  # (agents,)
     end: NDArray[np.float64]  # (agents,)
-    over: NDArray[np.float64]  # (agents,)
+    share: NDArray[np.float64]  # (agents,): in (0, 1]
 
     def at(self, update: int, total: int) -> NDArray[np.float64]:
-        """The values when `update` of `total` updates are done."""
-        progress = np.minimum(update / max(total, 1) / self.over, 1.0)
+        """The values after `update` of `total` updates, (agents,)."""
+        progress = np.minimum(update / max(total, 1) / self.share, 1.0)
         values: NDArray[np.float64] = self.start + (self.end - self.start) * progress
         return values
 
 
-def schedule(name: str, value: PerAgent | list[float], numbers: NDArray[np.int64], high: float = math.inf) -> Schedule:
-    """Read `0.1`, `"0.9:0.05:0.5"` (from, to, over which share of the run), or a list of these per agent."""
+def schedule(
+    name: str, value: PerAgent | list[float], agent_numbers: NDArray[np.int64], high: float = math.inf
+) -> Schedule:
+    """Read `0.1`, `"0.9:0.05:0.5"` (from, to, over which share of the run), or a list with one of these per agent.
+
+    `agent_numbers` are herd-wide numbers, (agents,): an agent uses the entry of a list at its own number.
+    """
     values = value if isinstance(value, list) else [value]
-    if isinstance(value, list) and len(values) <= numbers.max():
+    if isinstance(value, list) and len(values) <= agent_numbers.max():
         raise ConfigError(
-            f"{name} lists {len(values)} values, but agent {numbers.max()} needs one: give one value or one per agent"
+            f"{name} lists {len(values)} values, but agent {agent_numbers.max()} needs one: "
+            "give one value, or one per agent"
         )
-    parts = [_parts(name, values[number] if isinstance(value, list) else value) for number in numbers]
-    start, end, over = np.array(parts, np.float64).T
+    parts = [_parts(name, values[number] if isinstance(value, list) else value) for number in agent_numbers]
+    start, end, share = np.array(parts, np.float64).T
     if min(start.min(), end.min()) < 0 or max(start.max(), end.max()) > high:
         limit = "at least 0" if math.isinf(high) else f"from 0 to {high:g}"
         raise ConfigError(f"{name}={value!r} should be {limit}")
-    return Schedule(start, end, over)
+    return Schedule(start, end, share)
 
 
 def _parts(name: str, value: Any) -> tuple[float, float, float]:
@@ -50,11 +56,11 @@ def _parts(name: str, value: Any) -> tuple[float, float, float]:
         return float(value), float(value), 1.0
     try:
         start, end, *rest = (float(word) for word in value.split(":"))
-        (over,) = rest or (1.0,)
+        (share,) = rest or (1.0,)
     except ValueError:
         raise ConfigError(f'{name}={value!r} should be a number or "from:to:share", e.g. "0.9:0.05:0.5"') from None
     if not (math.isfinite(start) and math.isfinite(end)):
         raise ConfigError(f"{name}={value!r} should go from one finite number to another")
-    if not 0.0 < over <= 1.0:
+    if not 0.0 < share <= 1.0:
         raise ConfigError(f"{name}={value!r}: the share of the run should be above 0 and at most 1")
-    return start, end, over
+    return start, end, share

@@ -1,1 +1,1 @@
-"""Playing worlds with given weights: worlds and policies in, fragments out."""
+"""Rollouts: playing worlds with given weights. Games and policies in, fragments out."""

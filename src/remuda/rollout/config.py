@@ -1,4 +1,4 @@
-"""How worlds are played, and the empty fragments they are played into."""
+"""How worlds are played, and empty fragments for a task."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from remuda.core import rng
-from remuda.core.fragment import Fragment, Origin, Purpose, blank
+from remuda.core.fragment import Fragment, Origin, Purpose, empty_fragment
 from remuda.core.game import GameSpec
 from remuda.core.plan import Plan
 from remuda.core.policy import PolicyBinding
 from remuda.core.rng import Keys, Stream
 from remuda.core.task import Task
 
-STREAMS = {
+STREAM_OF_PURPOSE = {
     Purpose.TRAIN: Stream.TRAIN,
     Purpose.EVALUATE: Stream.EVALUATE,
     Purpose.TEST: Stream.TEST,
@@ -24,31 +24,31 @@ STREAMS = {
 
 @dataclass(frozen=True)
 class RolloutConfig:
-    """How turns are played."""
+    """How turns are played. It decides, with the policies, every number in the fragments."""
 
     seed: int
     worlds: int  # of the whole plan: episode e is played in world e % worlds
-    parallel_actions: bool = True
-    one_by_one: bool = False  # one agent's forward pass at a time
+    parallel_actions: bool = True  # all agents observe before the first one acts
+    one_by_one: bool = False  # policies choose for one agent at a time; the same result, slower
 
     @classmethod
     def of(cls, plan: Plan, one_by_one: bool = False) -> RolloutConfig:
-        """As a plan has it."""
+        """The config that a plan asks for."""
         return cls(plan.seed, plan.worlds, plan.parallel_actions, one_by_one)
 
     def keys(self, task: Task) -> Keys:
-        """What all chance of each of a task's episodes derives from, (episodes,)."""
+        """The keys that all randomness of the game derives from, one per episode of the task, (episodes,)."""
         episodes = np.array(task.episodes, np.int64)
-        return rng.keys(rng.keys(rng.key(self.seed, STREAMS[task.purpose]), episodes % self.worlds), episodes)
+        return rng.keys(rng.keys(rng.key(self.seed, STREAM_OF_PURPOSE[task.purpose]), episodes % self.worlds), episodes)
 
-    def places(self, task: Task) -> str:
-        """In which worlds a task is played, in words."""
+    def describe_worlds(self, task: Task) -> str:
+        """The worlds of a task in words, for messages."""
         first, last = task.episodes[0] % self.worlds, task.episodes[-1] % self.worlds
         return f"world {first}" if first == last else f"worlds {first} to {last}"
 
 
-def most_frames(bindings: Sequence[PolicyBinding], group: int) -> int:
-    """The most frames any policy of a group looks at."""
+def max_frames(bindings: Sequence[PolicyBinding], group: int) -> int:
+    """The largest number of frames that a policy of the group uses."""
     return max([binding.policy.frames for binding in bindings if binding.group == group], default=1)
 
 
@@ -60,12 +60,12 @@ def empty_fragments(
     first_turn: int = 0,
     turns: int | None = None,
 ) -> list[Fragment]:
-    """Empty fragments, one per group, for `turns` turns (default: a whole episode) of a task."""
+    """Empty fragments for a task, one per group, of `turns` turns (default: a whole episode)."""
     episodes = np.array(task.episodes, np.int64)
     fragments = []
     for g, group in enumerate(spec.groups):
         origin = Origin(g, episodes % config.worlds, episodes, first_turn, task.purpose)
         names = sorted({name for binding in bindings if binding.group == g for name in binding.policy.extras})
-        before = most_frames(bindings, g) - 1
-        fragments.append(blank(origin, group, turns or spec.turns, before, tuple(names)))
+        before = max_frames(bindings, g) - 1
+        fragments.append(empty_fragment(origin, group, turns or spec.turns, before, tuple(names)))
     return fragments

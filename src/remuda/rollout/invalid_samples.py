@@ -1,4 +1,4 @@
-"""Finding numbers that no agent can learn from: rewards and observations that are not finite or out of range."""
+"""Invalid samples: rewards that are not finite, observations that are not finite or out of range."""
 
 from __future__ import annotations
 
@@ -13,27 +13,32 @@ from remuda.core.task import InvalidSample
 
 
 def remove_invalid_samples(fragment: Fragment, spec: GameSpec) -> list[InvalidSample]:
-    """Episodes with numbers no agent can learn from; they are taken out of the agent's life, and zeroed."""
+    """Find invalid samples; returns at most one per world and agent, the first.
+
+    An agent with an invalid sample learns nothing from that world: `alive` becomes False in all its turns. Values that
+    are not finite become zero, so that sums over the arrays stay finite.
+    """
     group = spec.groups[fragment.origin.group]
     obs = fragment.obs[fragment.before :].reshape(fragment.turns + 1, *fragment.alive.shape[1:], -1)
     if _within(obs, group) and np.isfinite(fragment.rewards).all():
         return []
-    lived = fragment.alive.copy()
-    seen = np.concatenate([lived, np.zeros_like(lived[:1])])
-    seen[1:] |= lived
-    wrong_obs = seen & ~((obs >= group.low) & (obs <= group.high) & np.isfinite(obs)).all(axis=3)
-    wrong_rewards = lived & ~np.isfinite(fragment.rewards)
+    alive = fragment.alive.copy()
+    observed = np.concatenate([alive, np.zeros_like(alive[:1])])  # (turns + 1, worlds, agents)
+    observed[1:] |= alive  # an action leads to an observation, also in the turn in which the agent died
+    wrong_obs = observed & ~((obs >= group.low) & (obs <= group.high) & np.isfinite(obs)).all(axis=3)
+    wrong_rewards = alive & ~np.isfinite(fragment.rewards)
     invalid_samples = []
     for world, agent in np.argwhere(wrong_obs.any(axis=0) | wrong_rewards.any(axis=0)).tolist():
-        rewards, sights = np.flatnonzero(wrong_rewards[:, world, agent]), np.flatnonzero(wrong_obs[:, world, agent])
-        if len(rewards):
-            turn, what = int(rewards[0]), f"a reward of {fragment.rewards[rewards[0], world, agent]}"
+        reward_turns = np.flatnonzero(wrong_rewards[:, world, agent])
+        obs_turns = np.flatnonzero(wrong_obs[:, world, agent])
+        if len(reward_turns):
+            turn, message = int(reward_turns[0]), f"a reward of {fragment.rewards[reward_turns[0], world, agent]}"
         else:
-            turn, what = int(sights[0]), f"an observation outside {group.low:g} to {group.high:g}"
+            turn, message = int(obs_turns[0]), f"an observation outside {group.low:g} to {group.high:g}"
         origin, number = fragment.origin, spec.first_agent(fragment.origin.group) + agent
         turn += origin.first_turn
         invalid_samples.append(
-            InvalidSample(origin.purpose, int(origin.episodes[world]), int(origin.worlds[world]), number, turn, what)
+            InvalidSample(origin.purpose, int(origin.episodes[world]), int(origin.worlds[world]), number, turn, message)
         )
         fragment.alive[:, world, agent] = False
     fragment.rewards[~np.isfinite(fragment.rewards)] = 0
@@ -42,7 +47,7 @@ def remove_invalid_samples(fragment: Fragment, spec: GameSpec) -> list[InvalidSa
 
 
 def _within(obs: NDArray[Any], group: Group) -> bool:
-    """Whether all observations are numbers of the group's space: a quick look at the extremes."""
+    """Whether all observations are in the group's range. Looks at the extremes only, which is fast."""
     if np.issubdtype(obs.dtype, np.integer):
         limits = np.iinfo(obs.dtype)
         if group.low <= limits.min and group.high >= limits.max:

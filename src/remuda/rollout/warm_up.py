@@ -1,4 +1,4 @@
-"""Playing a few turns before training, so that whatever is compiled or loaded on first use is there."""
+"""Warm-up: plays a few turns before training, so that what is compiled or loaded on first use is ready."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from remuda.rollout.rollout import Rollout
 
 
 def random_bindings(game: Game) -> list[PolicyBinding]:
-    """Random players for everybody."""
+    """A random policy for every agent."""
     return [
         PolicyBinding(g, 0, group.size, RandomPolicy(group, group.size)) for g, group in enumerate(game.spec.groups)
     ]
 
 
 def warm_up(entry: GameEntry, options: Mapping[str, Any]) -> None:
-    """Play two turns, so that everything the game compiles is compiled."""
+    """Play one turn with parallel actions and one without, so that all kernels of the game are compiled."""
     game = make_game(entry, options, [0])
     for parallel in (True, False):
         rollout = Rollout(game, random_bindings(game), RolloutConfig(0, 1, parallel))

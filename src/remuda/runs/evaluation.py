@@ -106,7 +106,7 @@ class EvaluationSetup:
 def _changed(run: Run, settings: Mapping[str, Any]) -> Plan:
     """The run's plan in another place, or with other options of its game that suit the same agents."""
     options = find_game(run.plan.game).options
-    words = options.own_names(settings)
+    words = options.resolve_aliases(settings)
     own = {name: words.pop(name) for name in [*words] if name in options.model_fields}
     for name in words:
         if name not in CHANGEABLE:
@@ -146,7 +146,7 @@ def evaluate(
                 collectors.send(Task(numbers, Purpose.TEST, exploration))
                 delivery = collectors.recv(timeout_s=math.inf)
                 if delivery.failure is not None:
-                    raise GameError(f"{delivery.failure.what}\n{delivery.failure.trace}")
+                    raise GameError(f"{delivery.failure.message}\n{delivery.failure.traceback}")
                 parts.append(_scores(spec, delivery.fragments))
         finally:
             collectors.close()

@@ -132,7 +132,7 @@ def _iqn(policy: IQNPolicy, about: dict[str, Any]) -> Agent:
     body = network.body
     if body is not None and not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*", body.path):
         raise ConfigError(f"body={body.path!r} cannot be written as an import: name it module:Class")
-    module = plain.IQNAgent(**arguments, body=None if body is None else body.fresh())
+    module = plain.IQNAgent(**arguments, body=None if body is None else body.new_module())
     return Agent(
         module=_filled(module, policy),
         arguments=arguments,

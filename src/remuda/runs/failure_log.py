@@ -101,7 +101,7 @@ class FailureLog:
         """Write a failure down; returns the episodes to play instead of those of its task, one by one."""
         self.failures += 1
         task, number = failure.task, self._write(failure)
-        text = f"{failure.what}; `remuda replay {self.folder.parent} --failure {number}` plays it again"
+        text = f"{failure.message}; `remuda replay {self.folder.parent} --failure {number}` plays it again"
         self._first = self._first or text
         self._report("failure", f"failure {number}: {text}")
         share = self.plan.max_failures
@@ -126,14 +126,14 @@ class FailureLog:
 
     def note_skipped_updates(self, skipped_updates: Sequence[SkippedUpdates]) -> None:
         """Count the updates that learners skipped in a round; a learner that fails round after round ends the run."""
-        raised = {skipped.agents: skipped for skipped in skipped_updates if skipped.trace}
+        raised = {skipped.agents: skipped for skipped in skipped_updates if skipped.traceback}
         self._failed_rounds = Counter({agents: self._failed_rounds[agents] + 1 for agents in raised})
         for skipped in skipped_updates:
             self.updates_skipped += skipped.updates
-            self._report("skipped update", str(skipped) + (f"\n{skipped.trace}" if skipped.trace else ""))
+            self._report("skipped update", str(skipped) + (f"\n{skipped.traceback}" if skipped.traceback else ""))
         for agents, skipped in raised.items():
             if self._failed_rounds[agents] >= MAX_FAILED_ROUNDS:
-                raise LearnerError(f"{skipped}; this was round {MAX_FAILED_ROUNDS} in a row\n{skipped.trace}")
+                raise LearnerError(f"{skipped}; this was round {MAX_FAILED_ROUNDS} in a row\n{skipped.traceback}")
 
     def _report(self, kind: str, text: str) -> None:
         """Say the first of a kind, the second, the fourth, the eighth …: the log of a long run stays readable."""
@@ -151,7 +151,7 @@ class FailureLog:
             facts = FailureRecord(
                 purpose=task.purpose, exploration=task.exploration, episodes=list(task.episodes),
                 worlds=[episode % self.plan.worlds for episode in task.episodes], seed=self.plan.seed,
-                who=failure.who, turn=failure.turn, what=failure.what, trace=failure.trace,
+                who=failure.worker, turn=failure.turn, what=failure.message, trace=failure.traceback,
             )  # fmt: skip
             save_file({str(g): own for g, own in enumerate(failure.actions)}, self.folder / f"{number:04d}.safetensors")
             (self.folder / f"{number:04d}.json").write_text(facts.model_dump_json(indent=1), encoding="utf-8")

@@ -14,7 +14,7 @@ from remuda.core.plan import Plan
 from remuda.engines.context import EngineContext
 from remuda.engines.interfaces import Collectors, Trainers
 
-REMEDY = "lower agents, worlds, memory, frames or the network's layers"
+REMEDY = "lower agents, worlds, replay_size, frames or the network's layers"
 DESCRIPTORS = 64
 """Open files of a run without workers, generously."""
 DESCRIPTORS_EACH = 4

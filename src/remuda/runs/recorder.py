@@ -309,7 +309,7 @@ class Recorder:
         return {
             f"{self.parts[part].herd_first + i}/{name}": array
             for part, own in rows.items()
-            for i, arrays in enumerate(self.bindings[part].policy.named(own))
+            for i, arrays in enumerate(self.bindings[part].policy.named_arrays(own))
             for name, array in arrays.items()
         }
 

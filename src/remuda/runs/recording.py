@@ -154,7 +154,7 @@ def _play_some(setup: EvaluationSetup, task: Task) -> Recording:
     worlds = [episode % config.worlds for episode in task.episodes]
     game = make_game(find_game(setup.plan.game), setup.plan.options, worlds)
     rollout = Rollout(game, setup.bindings, config)
-    rollout.judge = lambda fragment: []  # what the game shows is recorded as it is
+    rollout.keep_invalid_samples = True  # what the game shows is recorded as it is
     rollout.start(task)
     over: list[NDArray[np.bool_]] = []
     counts: list[list[NDArray[np.float32]]] = []

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remuda.core.errors import GameError, RunError
-from remuda.core.fragment import Fragment, cut
+from remuda.core.fragment import Fragment, slice_worlds
 from remuda.core.game import Group
 from remuda.core.policy import Policy, PolicyBinding, PolicyInput, PolicyOutput
 from remuda.core.task import Task
@@ -97,15 +97,15 @@ def _fits(entry: ScheduleEntry, run: Run, most_learned: list[float]) -> bool:
 def _most_learned(run: Run, slices: list[AgentSlice], entries: list[ScheduleEntry]) -> list[list[float]]:
     """Per entry and slice, the last version there can have been: of whole rounds, unless learning never pauses."""
     plan = run.plan
-    piecemeal = [LEARNERS[run.parts[part].player].piecemeal for part, _, _ in slices]
+    incremental = [LEARNERS[run.parts[part].player].incremental for part, _, _ in slices]
     learned, most, round_, have = [0.0] * len(slices), [], 0, 0
     for entry in entries:
         endless = plan.free_running and round_ > 0
-        most.append([math.inf if endless and own else now for own, now in zip(piecemeal, learned, strict=True)])
+        most.append([math.inf if endless and own else now for own, now in zip(incremental, learned, strict=True)])
         have += entry.worlds[1] - entry.worlds[0]
         if have == plan.episodes_after(round_ + 1) - plan.episodes_after(round_):
             round_, have = round_ + 1, 0
-            learned = [now + len(batches(plan, own, round_)) for now, own in zip(learned, piecemeal, strict=True)]
+            learned = [now + len(batches(plan, own, round_)) for now, own in zip(learned, incremental, strict=True)]
     return most
 
 
@@ -225,7 +225,7 @@ class ScheduleReplay:
         for index, learner in enumerate(self.learners):
             while self.versions[index] < entry.taken_at[index]:
                 self._update(index, self.plan.publish_interval)
-            learner.take(cut(fragments[learner.context.group_index], slice(*entry.worlds)))
+            learner.take(slice_worlds(fragments[learner.context.group_index], slice(*entry.worlds)))
         self._have += entry.worlds[1] - entry.worlds[0]
         if self._have == self.plan.episodes_after(self._round + 1) - self.plan.episodes_after(self._round):
             self._round, self._have = self._round + 1, 0
@@ -233,7 +233,7 @@ class ScheduleReplay:
                 self._learn_round(index)
 
     def _learn_round(self, index: int) -> None:
-        for count in batches(self.plan, self.learners[index].piecemeal, self._round):
+        for count in batches(self.plan, self.learners[index].incremental, self._round):
             self._update(index, count)
 
     def _update(self, index: int, count: int) -> None:

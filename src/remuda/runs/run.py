@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from remuda.core.errors import CheckpointError, RunError, first_line
 from remuda.core.game import GameSpec, Group
-from remuda.core.learner import COUNTS
+from remuda.core.learner import COUNTERS
 from remuda.core.plan import Plan
 from remuda.core.policy import Policy
 from remuda.core.yamlfile import read_yaml
@@ -114,7 +114,8 @@ class Run:
         """What its learners have become, for others to begin with: their state, with all clocks at the start."""
         state = checkpoint.read(self.checkpoint(), "learner")
         return {
-            name: np.zeros_like(array) if name.rpartition("/")[2] in COUNTS else array for name, array in state.items()
+            name: np.zeros_like(array) if name.rpartition("/")[2] in COUNTERS else array
+            for name, array in state.items()
         }
 
     def policy(self, agents: Sequence[int], group: Group, device: str, name: str | None = None) -> Policy:
@@ -156,7 +157,7 @@ class Run:
             policy = LEARNERS[player].make_policy(group, 1, options, self.plan.precision, "cpu")
         except (MemoryError, OverflowError, RuntimeError, ValueError) as error:
             raise RunError(f"the networks of {self.path} cannot be made here: {first_line(error)}") from error
-        return {name: array.shape for name, array in policy.named(policy.rows)[0].items()}
+        return {name: array.shape for name, array in policy.named_arrays(policy.rows)[0].items()}
 
 
 def _is_file(path: Path) -> bool:

@@ -36,7 +36,7 @@ def make_plan(settings: Mapping[str, Any]) -> Plan:
     if "game" not in given:
         raise ConfigError("no game given: name one, e.g. game=treasurehunt")
     entry = find_game(str(given["game"]))
-    given = entry.options.own_names(Plan.own_names(given))
+    given = entry.options.resolve_aliases(Plan.resolve_aliases(given))
     plan: dict[str, Any] = {"options": {}, "learner_options": {}}
     for name in NESTED:
         plan[name].update(deepcopy(dict(_mapping(name, given.pop(name, {})))))

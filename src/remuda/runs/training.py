@@ -25,7 +25,7 @@ from remuda.engines.interfaces import Collectors, Trainers, Update
 from remuda.engines.loop import Loop
 from remuda.engines.table import find_engine
 from remuda.games.registry import find_game, name_of, refuse_while_importing
-from remuda.learners.herd import assign, parameters, tolerated_lag
+from remuda.learners.herd import assign, count_parameters, tolerated_lag
 from remuda.rollout.warm_up import warm_up
 from remuda.runs import checkpoint
 from remuda.runs.callbacks.base import Callback, FunctionCallback, Row
@@ -307,7 +307,7 @@ def _introduce(progress: Progress, loop: Loop, recorder: Recorder) -> None:
     plan, spec = loop.plan, recorder.spec
     recorder.load(loop.published.rows or {})
     learning = sum(part.agents for part in recorder.parts if part.learns)
-    numbers = parameters([binding.policy for binding in recorder.bindings])
+    numbers = count_parameters([binding.policy for binding in recorder.bindings])
     held, moving = memory_needed(plan, spec, loop.collectors, loop.trainers)
     progress.say(
         f"{plan.game}: {spec.agents} agents, {learning} learners with a network each "

@@ -17,7 +17,7 @@ from remuda.core import rng
 from remuda.core.errors import RemudaError
 from remuda.core.fragment import Fragment
 from remuda.core.game import GameEntry, make_game
-from remuda.core.machine import family
+from remuda.core.machine import process_tree
 from remuda.core.rng import Stream
 from remuda.core.task import Task
 from remuda.games.registry import find_game, name_of
@@ -67,7 +67,7 @@ def _play(
 ) -> list[Fragment]:
     """What the game shows, as it shows it."""
     rollout = _rollout(entry, options, worlds, parallel, seed)
-    rollout.judge = lambda fragment: []
+    rollout.keep_invalid_samples = True
     return rollout.play(rollout.empty_fragments(min(rollout.game.spec.turns, MOST_TURNS)))
 
 
@@ -114,7 +114,7 @@ def _first_flaw(entry: GameEntry, options: Mapping[str, Any], kind: str) -> str 
     rollout = _rollout(entry, options, [0, 1, 2])
     rollout.play(rollout.empty_fragments(min(rollout.game.spec.turns, MOST_TURNS)))
     return next(
-        (str(invalid_sample) for invalid_sample in rollout.invalid_samples if invalid_sample.what.startswith(kind)),
+        (str(invalid_sample) for invalid_sample in rollout.invalid_samples if invalid_sample.message.startswith(kind)),
         None,
     )
 
@@ -208,12 +208,12 @@ def _heard() -> Iterator[list[str]]:
 
 
 def _check_alone(entry: GameEntry, options: Mapping[str, Any]) -> str | None:
-    before = set(family(os.getpid()))
+    before = set(process_tree(os.getpid()))
     game = make_game(entry, options, [0])
     rollout = Rollout(game, random_bindings(game), RolloutConfig(0, 1))
     rollout.start(Task((0,)))
     rollout.play(rollout.empty_fragments(1))
-    started = len(set(family(os.getpid())) - before)
+    started = len(set(process_tree(os.getpid())) - before)
     return f"it started {started} processes: simulate in the process that asks" if started else None
 
 

@@ -20,7 +20,7 @@ from pydantic import Field
 
 from remuda.core import rng
 from remuda.core.errors import ConfigError, GameError
-from remuda.core.game import Game, GameEntry, GameSpec, Group, Pace
+from remuda.core.game import Game, GameEntry, GameSpec, Group, StepCost
 from remuda.core.options import Options
 from remuda.core.rng import Keys
 
@@ -484,9 +484,11 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _entry(game: type[OddGame], options: type[Options] = OddOptions, pace: Pace = Pace.TOGETHER) -> GameEntry:
+def _entry(
+    game: type[OddGame], options: type[Options] = OddOptions, step_cost: StepCost = StepCost.BATCHED
+) -> GameEntry:
     summary = (game.__doc__ or "").split("\n")[0]
-    return GameEntry(game.__name__.lower(), summary, options, game, pace=pace)
+    return GameEntry(game.__name__.lower(), summary, options, game, step_cost=step_cost)
 
 
 UNEQUAL = _entry(Unequal)
@@ -494,8 +496,8 @@ RESPAWN = _entry(Respawn, RespawnOptions)
 MASKED = _entry(Masked)
 GIFTS = _entry(Gifts)
 ODD = (UNEQUAL, RESPAWN, MASKED, GIFTS)
-SLOW = _entry(Slow, SlowOptions, pace=Pace.SLOW)
-BUSY = _entry(Busy, BusyOptions, pace=Pace.SLOW)
+SLOW = _entry(Slow, SlowOptions, step_cost=StepCost.SLOW)
+BUSY = _entry(Busy, BusyOptions, step_cost=StepCost.SLOW)
 _BREAKS_ONE_PROMISE: list[type[OddGame]] = [OneAction, Raises, OutOfSpace, NanReward, GlobalRandom, SameAgain]
 
 _BREAKS_ONE_PROMISE += [SeesOthers, PaysOthers, Remembers, Endless, SilentEnd, NoMove, Prints, Starts]

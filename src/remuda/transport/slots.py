@@ -19,7 +19,7 @@ from remuda.core.fragment import Fragment, Origin
 from remuda.core.game import GameSpec
 from remuda.core.policy import PolicyBinding
 from remuda.core.task import Task
-from remuda.rollout.config import RolloutConfig, most_frames
+from remuda.rollout.config import RolloutConfig, max_frames
 from remuda.transport.shared_memory import ArrayField, SharedMemory, plan_fields
 
 
@@ -57,7 +57,7 @@ class SlotLayout:
             extras = tuple(
                 sorted({name for binding in bindings if binding.group == g for name in binding.policy.extras})
             )
-            before = most_frames(bindings, g) - 1
+            before = max_frames(bindings, g) - 1
             turn = (spec.turns, worlds, group.size)
             own = [
                 ("obs", (before + spec.turns + 1, worlds, group.size, *group.obs_shape), group.obs_dtype),

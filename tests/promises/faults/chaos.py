@@ -194,13 +194,13 @@ class Chaotic(OddGame):
 
     def begin(self) -> None:
         """Perhaps fail, perhaps take long."""
-        if isinstance(timeline._here, Chaos) and (self.turn == self.spec.turns // 2).any():
-            kind = timeline._here.choose("collect", ("raise", "slow"))
+        if isinstance(timeline._current, Chaos) and (self.turn == self.spec.turns // 2).any():
+            kind = timeline._current.choose("collect", ("raise", "slow"))
             if kind is not None:
-                timeline._here.strike("collect", kind)
+                timeline._current.strike("collect", kind)
 
 
 CHAOTIC = GameEntry("chaotic", "Counts turns, in which anything may happen.", OddOptions, Chaotic)
 
 if FOLDER in os.environ:
-    timeline._here = Chaos(Path(os.environ[FOLDER]))  # type: ignore[assignment]
+    timeline._current = Chaos(Path(os.environ[FOLDER]))  # type: ignore[assignment]

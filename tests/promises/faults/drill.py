@@ -20,7 +20,7 @@ END_S = 30.0  # for everything to be gone
 EPISODES = 160
 PLAN: dict[str, Any] = {
     "agents": 2, "turns": 12, "worlds": 4, "total_episodes": EPISODES, "n_workers": 2,
-    "layer": 16, "quantiles": 4, "acting_quantiles": 4, "frames": 2, "batch_size": 8, "memory": 256,
+    "layer": 16, "quantiles": 4, "acting_quantiles": 4, "frames": 2, "batch_size": 8, "replay_size": 256,
     "evaluate_episodes": 4, "checkpoint_every": 4, "keep_checkpoints": 3, "device": "cpu", "pictures": False,
 }  # fmt: skip
 

@@ -31,7 +31,7 @@ LOOK_S = 0.05
 EPISODES = 240
 PLAN: dict[str, Any] = {
     "agents": 2, "turns": 12, "worlds": 4, "total_episodes": EPISODES, "n_workers": 2,
-    "layer": 16, "quantiles": 4, "acting_quantiles": 4, "frames": 2, "batch_size": 8, "memory": 256,
+    "layer": 16, "quantiles": 4, "acting_quantiles": 4, "frames": 2, "batch_size": 8, "replay_size": 256,
     "evaluate_episodes": 4, "checkpoint_every": 8, "keep_checkpoints": 3, "device": "cpu", "pictures": False,
     "max_failures": 1.0, "turn_limit_s": 3.0, "update_limit_s": 3.0,
 }  # fmt: skip
@@ -39,7 +39,7 @@ LEARNERS: dict[str, dict[str, Any]] = {
     "iqn": {},
     "ppo": {"learner": "ppo", "layers": "[8]", "minibatches": 2, "passes": 2},
 }
-IQN_ONLY = ("layer", "quantiles", "acting_quantiles", "batch_size", "memory")
+IQN_ONLY = ("layer", "quantiles", "acting_quantiles", "batch_size", "replay_size")
 SURE = {"deterministic": "true"}
 MAIN, WORKER = ["main-kill", "main-stop"], ["worker-kill", "worker-stop"]
 GAME = ["main-raise", "main-slow", "worker-raise", "worker-slow"]

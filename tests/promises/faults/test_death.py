@@ -302,7 +302,7 @@ def test_a_learning_worker_that_dies(faulty: Any, crews: Any, round_: int) -> No
     run = faulty(callback=kill_after(round_, crews, "learn-0"), **ENGINES["actor-learner"])
     assert run.result["finished"]
     told = (run.path / "console.log").read_text()
-    assert re.search(r"agents? .*\d+ updates left out, learn-0 was killed by SIGKILL", told)
+    assert re.search(r"agents? .*\d+ updates skipped, learn-0 was killed by SIGKILL", told)
     assert run.result["failures"]["updates_skipped"] <= 4
     assert [one["restarts"] for one in run.result["processes"] if one["name"] == "learn-0"] == [1]
 

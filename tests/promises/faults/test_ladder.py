@@ -28,7 +28,7 @@ COMMON: dict[str, Any] = {
     "checkpoint_every": 4, "device": "cpu", "pictures": False, "deterministic": True, "max_failures": 1.0,
 }  # fmt: skip
 LEARNERS: dict[str, dict[str, Any]] = {
-    "iqn": {"layer": 16, "quantiles": 4, "acting_quantiles": 4, "frames": 2, "batch_size": 8, "memory": 256},
+    "iqn": {"layer": 16, "quantiles": 4, "acting_quantiles": 4, "frames": 2, "batch_size": 8, "replay_size": 256},
     "ppo": {"learner": "ppo", "layers": [8], "minibatches": 2},
 }
 PLAN = {**COMMON, **LEARNERS["iqn"]}
@@ -234,7 +234,7 @@ def test_what_is_not_finite_costs_its_agent_that_update_and_nobody_else(
 
     monkeypatch.setattr(kind, verb, spoil)
     bad = train("bad", learner, **ENGINES[engine], what="nothing")
-    assert re.search(r"agent 0: \d updates left out, their gradients", (bad.path / "console.log").read_text())
+    assert re.search(r"agent 0: \d updates skipped, their gradients", (bad.path / "console.log").read_text())
     left_out = bad.result["failures"]["updates_skipped"]
     assert left_out >= 1
     steps = [run.result["updates_per_agent"] for run in (good, bad)]
@@ -260,7 +260,7 @@ def test_a_learner_that_raises_goes_on(train: Any, monkeypatch: pytest.MonkeyPat
     assert run.result["finished"]
     told = (run.path / "console.log").read_text()
     left_out = run.result["failures"]["updates_skipped"]
-    assert f"{left_out} updates left out, learning raised RuntimeError: out of luck" in told
+    assert f"{left_out} updates skipped, learning raised RuntimeError: out of luck" in told
     assert "in fail_once" in told
     assert 1 <= left_out <= 4
 

@@ -27,7 +27,7 @@ from remuda.runs.film import trained_bindings
 
 PLAN: dict[str, Any] = {
     "agents": 1, "turns": 6, "learners": {"0": "iqn", "1-2": "ppo"}, "worlds": 2, "total_episodes": 12, "lag": 1,
-    "layer": 8, "quantiles": 2, "acting_quantiles": 2, "iqn.frames": 2, "batch_size": 4, "memory": 32,
+    "layer": 8, "quantiles": 2, "acting_quantiles": 2, "iqn.frames": 2, "batch_size": 4, "replay_size": 32,
     "layers": [8], "minibatches": 2, "checkpoint_every": 2, "keep_checkpoints": 3, "evaluate_every": 4,
     "evaluate_episodes": 2, "deterministic": True, "device": "cpu", "pictures": False,
 }  # fmt: skip
@@ -238,8 +238,8 @@ IMPOSSIBLE = {
     "negative steps": ("0/steps", -1),
     "too many updates": ("0/updates", 2**60),
     "passes that overflow": ("1/passes", 2**63 - 1),
-    "an action below the first": ("0/memory.actions", -1),
-    "an action beyond the last": ("0/memory.actions", 2**31 - 1),
+    "an action below the first": ("0/replay.actions", -1),
+    "an action beyond the last": ("0/replay.actions", 2**31 - 1),
     "steps of another type": ("0/steps", np.zeros(1, np.int32)),
     "updates of another type": ("1/updates", np.zeros(1, np.float32)),
     "agents one too many": ("0/target", np.zeros((2, 3), np.float32)),

@@ -24,7 +24,7 @@ from remuda.runs.replay import replay, replay_failure
 
 PLAN: dict[str, Any] = {
     "agents": 1, "turns": 5, "learners": {"0": "iqn", "1-2": "ppo"}, "worlds": 2, "total_episodes": 6,
-    "layer": 8, "quantiles": 2, "acting_quantiles": 2, "iqn.frames": 2, "batch_size": 4, "memory": 32,
+    "layer": 8, "quantiles": 2, "acting_quantiles": 2, "iqn.frames": 2, "batch_size": 4, "replay_size": 32,
     "layers": [8], "minibatches": 2, "evaluate_episodes": 2, "device": "cpu", "pictures": False,
 }  # fmt: skip
 RECORD = {

@@ -1,4 +1,4 @@
-"""Every game with every learner on every engine: trains, stops, resumes, and ends with the same bits."""
+"""Every game with every learner on every engine: training, stopping and resuming give the same bits."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ GAMES: dict[str, dict[str, Any]] = {
     "treasurehunt": {"agents": 2, "height": 7, "width": 7, "turns": 9, "spawn": 0.1},
     "cage2": {"steps": 9, "red": "mixed", "green": True},
 }
-TUNED: dict[str, dict[str, Any]] = {
-    "iqn": {"layer": 16, "quantiles": 4, "acting_quantiles": 4, "frames": 2, "batch_size": 8, "memory": 200},
+LEARNER_OPTIONS: dict[str, dict[str, Any]] = {
+    "iqn": {"layer": 16, "quantiles": 4, "acting_quantiles": 4, "frames": 2, "batch_size": 8, "replay_size": 200},
     "ppo": {"layers": [16, 8], "frames": 2, "passes": 2, "minibatches": 2, "normalise_observations": True},
 }
 PLAN: dict[str, Any] = {
@@ -32,35 +32,36 @@ FREE = {"threads", "executor", "actor-learner", "ray"}
 
 
 def combinations() -> list[Any]:
-    """All of game × learner × engine; what is not needed to have every pair of them is slow."""
+    """All of game × learner × engine. Those not needed to cover every pair are marked slow."""
     result = []
-    for (e, engine), (g, game), (k, learner) in product(enumerate(ENGINES), enumerate(GAMES), enumerate(TUNED)):
-        quick = (e + g + k) % 2 == 0 and (engine != "ray" or game == "cage2")  # tests/faults has Ray with the other
-        marks = [] if quick else [pytest.mark.slow]
+    axes = (enumerate(ENGINES), enumerate(GAMES), enumerate(LEARNER_OPTIONS))
+    for (e, engine), (g, game), (k, learner) in product(*axes):
+        elsewhere = engine == "ray" and game != "cage2"  # tests/promises/faults has it
+        marks = [] if (e + g + k) % 2 == 0 and not elsewhere else [pytest.mark.slow]
         result.append(pytest.param(game, learner, engine, marks=marks, id=f"{game}-{learner}-{engine}"))
     return result
 
 
-def test_nothing_is_left_out() -> None:
+def test_the_matrix_has_all_games_learners_and_engines() -> None:
     assert set(GAMES) == set(SHIPPED)
-    assert set(TUNED) == set(LEARNERS)
+    assert set(LEARNER_OPTIONS) == set(LEARNERS)
     assert set(ENGINES) == BY_ROUND | FREE
     assert {name for name, engine in ENGINES.items() if engine.free} == FREE
 
 
 def train(out: Path, game: str, learner: str, callback: Any = None, **settings: Any) -> remuda.Run:
-    plan = {**PLAN, **GAMES[game], **TUNED[learner], **settings}
+    plan = {**PLAN, **GAMES[game], **LEARNER_OPTIONS[learner], **settings}
     return remuda.train(game, out=out, quiet=True, learner=learner, callbacks=[callback] if callback else [], **plan)
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """The result of the sequential engine, trained once."""
+def sequential_result(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The result of the sequential engine, trained once per plan."""
     results: dict[tuple[str, str, int], dict[str, Any]] = {}
 
     def result(game: str, learner: str, lag: int = 0) -> dict[str, Any]:
         if (game, learner, lag) not in results:
-            out = tmp_path_factory.mktemp("alone") / "run"
+            out = tmp_path_factory.mktemp("sequential_result") / "run"
             run = train(out, game, learner, engine="sequential", lag=lag, deterministic=True)
             results[game, learner, lag] = run.result
         return results[game, learner, lag]
@@ -69,14 +70,16 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.mark.parametrize(("game", "learner", "engine"), combinations())
-def test_it_trains_saves_and_resumes(tmp_path: Path, alone: Any, game: str, learner: str, engine: str) -> None:
+def test_it_trains_saves_and_resumes(
+    tmp_path: Path, sequential_result: Any, game: str, learner: str, engine: str
+) -> None:
     promised = ENGINES[engine].deterministic
     settings = {"engine": engine, "n_workers": 2, "deterministic": promised}
     stopped = train(tmp_path / "run", game, learner, callback=lambda rows: rows[0]["round"] < 2, **settings)
     assert not stopped.result["finished"]
     assert 0 < stopped.result["episodes"] < 12
     again = remuda.resume(stopped.path, quiet=True).result
-    one = alone(game, learner)
+    one = sequential_result(game, learner)
     assert again["finished"]
     assert again["episodes"] == one["episodes"] == 12
     assert again["updates_per_agent"] == one["updates_per_agent"]
@@ -86,28 +89,30 @@ def test_it_trains_saves_and_resumes(tmp_path: Path, alone: Any, game: str, lear
 
 
 @pytest.mark.parametrize("engine", sorted(FREE))
-def test_a_free_run_does_the_same_work(tmp_path: Path, alone: Any, engine: str) -> None:
+def test_a_run_that_does_not_wait_makes_the_same_number_of_updates(
+    tmp_path: Path, sequential_result: Any, engine: str
+) -> None:
     run = train(tmp_path / "run", "treasurehunt", "iqn", engine=engine, n_workers=2)
-    one = alone("treasurehunt", "iqn")
+    one = sequential_result("treasurehunt", "iqn")
     for name in ("episodes", "updates_per_agent", "agent_steps", "finished"):
         assert run.result[name] == one[name]
     assert sum(run.result["lag"]["turns_by_versions"].values()) == one["agent_steps"]
 
 
 @pytest.mark.parametrize("engine", [name for name, engine in ENGINES.items() if not engine.deterministic])
-def test_engines_that_cannot_promise_say_so(tmp_path: Path, engine: str) -> None:
+def test_engines_that_are_not_deterministic_refuse_to_promise_it(tmp_path: Path, engine: str) -> None:
     assert engine == "actor-learner"
     with pytest.raises(remuda.RemudaError, match="engine=actor-learner cannot promise deterministic=true"):
         train(tmp_path / "run", "treasurehunt", "iqn", engine=engine, deterministic=True)
 
 
 @pytest.mark.parametrize("lag", [0, 1])
-@pytest.mark.parametrize("learner", TUNED)
+@pytest.mark.parametrize("learner", LEARNER_OPTIONS)
 @pytest.mark.parametrize("game", GAMES)
-def test_vectorized_agrees_and_engines_can_change_on_the_way(
-    tmp_path: Path, alone: Any, game: str, learner: str, lag: int
+def test_vectorized_agrees_and_a_run_can_change_its_engine(
+    tmp_path: Path, sequential_result: Any, game: str, learner: str, lag: int
 ) -> None:
-    one = alone(game, learner, lag)
+    one = sequential_result(game, learner, lag)
     for workers in (1, 2):
         many = train(
             tmp_path / str(workers), game, learner, engine="vectorized", lag=lag, n_workers=workers, deterministic=True
@@ -123,7 +128,7 @@ def test_vectorized_agrees_and_engines_can_change_on_the_way(
     assert again["weights_sha256"] == one["weights_sha256"]
 
 
-def test_the_preset_is_the_study_without_its_mistakes() -> None:
+def test_the_preset_has_the_settings_of_the_study() -> None:
     plan = make_plan({"preset": "workflow_rl", "total_episodes": 100_000, "red_agent": "B_lineAgent"})
     own = plan.learner_options["ppo"]
     assert (plan.game, plan.round_episodes, plan.total_episodes, plan.options["red"]) == (
@@ -136,7 +141,7 @@ def test_the_preset_is_the_study_without_its_mistakes() -> None:
     assert (own["gae_lambda"], own["gamma"], own["beta2"], own["activation"]) == (1.0, 0.99, 0.99, "tanh")
 
 
-def test_a_learner_says_what_lag_it_bears(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_learner_declares_the_lag_it_tolerates(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(IQN, "max_lag", 0)
     with pytest.raises(remuda.RemudaError, match="lag=1 is more than learner iqn tolerates"):
         make_plan({"game": "treasurehunt", "lag": 1})

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 PLANS: dict[str, dict[str, Any]] = {
-    "as it is": {},
+    "default": {},
     "lag": {"lag": 1},
     "agents act in turn": {"parallel_actions": False},
     "lag, agents act in turn": {"lag": 1, "parallel_actions": False},
@@ -19,7 +19,7 @@ PLANS: dict[str, dict[str, Any]] = {
     "rounds larger than the worlds, lag": {"worlds": 2, "episodes_per_update": 5, "total_episodes": 12, "lag": 1},
     "half an update": {"updates_per_episode": 0.4, "episodes_per_update": 2},
     "two and a half updates": {"updates_per_episode": 2.5, "episodes_per_update": 1},
-    "a memory that overflows": {"memory": 40, "total_episodes": 18},
+    "a replay buffer that overflows": {"replay_size": 40, "total_episodes": 18},
     "options that differ per world": {"spawn": [0.05, 0.1, 0.3], "gem": [10.0, 20.0]},
     "values that differ per agent": {"lr": [1e-3, "1e-3:1e-5"], "gamma": [0.9, 0.99], "epsilon": [0.5, "1:0:0.5"]},
     "odd widths": {"layer": 13, "batch_size": 9, "quantiles": 3, "acting_quantiles": 3, "frames": 3},
@@ -27,7 +27,7 @@ PLANS: dict[str, dict[str, Any]] = {
     "bf16": {"precision": "bf16"},
     "the default network": {
         "height": 21, "width": 21, "turns": 100, "spawn": 0.005, "layer": 250, "quantiles": 12,
-        "acting_quantiles": 8, "frames": 5, "batch_size": 64, "memory": None, "worlds": 5, "total_episodes": 10,
+        "acting_quantiles": 8, "frames": 5, "batch_size": 64, "replay_size": None, "worlds": 5, "total_episodes": 10,
     },
 }  # fmt: skip
 
@@ -46,16 +46,21 @@ def test_sequential_and_vectorized_agree_to_the_bit(trained: Any, books: Any, na
         assert books(together) == books(one_by_one), f"{workers} workers"
 
 
-WAITING = ("threads", "sync", "executor")
-FEW = ("as it is", "lag, agents act in turn", "rounds that do not divide the worlds", "options that differ per world")
+WAITING_ENGINES = ("threads", "sync", "executor")
+FAST_PLANS = (
+    "default",
+    "lag, agents act in turn",
+    "rounds that do not divide the worlds",
+    "options that differ per world",
+)
 
 
 def placements() -> list[Any]:
-    """Every plan on every engine that can wait by round; a few plans stand for all where there is little time."""
+    """Every plan on every engine that can wait by round; all but a few plans are marked slow."""
     return [
-        pytest.param(name, engine, marks=[] if name in FEW else [pytest.mark.slow], id=f"{engine}, {name}")
+        pytest.param(name, engine, marks=[] if name in FAST_PLANS else [pytest.mark.slow], id=f"{engine}, {name}")
         for name in PLANS
-        for engine in WAITING
+        for engine in WAITING_ENGINES
     ]
 
 
@@ -69,7 +74,7 @@ def test_engines_that_wait_by_round_agree_to_the_bit(trained: Any, books: Any, n
         assert books(together) == books(one_by_one), f"{workers} workers"
 
 
-def test_whom_sync_waits_for_changes_nothing(trained: Any) -> None:
+def test_wait_for_of_sync_does_not_change_the_result(trained: Any) -> None:
     assert sha(trained(engine="sync", n_workers=3, wait_for=0.3)) == sha(trained(engine="sequential"))
 
 
@@ -94,7 +99,7 @@ def test_a_mixed_herd_agrees_to_the_bit(trained: Any, books: Any, lag: int) -> N
     assert runs[0].result["updates_per_agent"] == [12, 0, 0, 12, 12]
 
 
-def test_training_twice_gives_the_same(trained: Any, train: Any) -> None:
+def test_training_twice_gives_the_same_weights(trained: Any, train: Any) -> None:
     assert sha(train()) == sha(trained())
 
 

@@ -1,4 +1,4 @@
-"""What runs free can be repeated all the same: its schedule, replayed in one process, gives the same weights."""
+"""A run of actor-learner can be repeated: its logged schedule, replayed in one process, gives the same weights."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import remuda
 from remuda.runs.replay import replay
 
 PLANS: dict[str, dict[str, Any]] = {
-    "as it is": {},
+    "default": {},
     "versions change in mid-episode": {"n_workers": 3, "n_learners": 2, "publish_interval": 1, "sync_interval": 2},
-    "learning without pause": {"n_workers": 2, "n_learners": 2, "sync_interval": 1, "free_running": True},
+    "free-running learners": {"n_workers": 2, "n_learners": 2, "sync_interval": 1, "free_running": True},
     "a mixed herd": {"agents": 5, "learners": {"0": "iqn", "1": "random", "2-4": "iqn"}, "n_learners": 3},
     "rounds that do not divide the worlds": {"worlds": 4, "episodes_per_update": 3, "total_episodes": 26},
 }
@@ -38,9 +38,9 @@ def test_a_schedule_replayed_gives_the_same_weights(logged: Any, name: str) -> N
     assert replay(run.path) == run.result["weights_sha256"]
 
 
-@pytest.mark.parametrize("name", ["as it is", "versions change in mid-episode", "rounds that do not divide the worlds"])
-def test_a_run_that_was_stopped_and_resumed_too(logged: Any, name: str) -> None:
-    """What was logged after the checkpoint is taken back, and logged again as it then went."""
+@pytest.mark.parametrize("name", ["default", "versions change in mid-episode", "rounds that do not divide the worlds"])
+def test_the_schedule_of_a_resumed_run_replays_too(logged: Any, name: str) -> None:
+    """Entries logged after the checkpoint are removed on resume, and logged again as the resumed run goes."""
     run = logged(**PLANS[name], callback=lambda rows: rows[0]["round"] < 4)
     assert not run.result["finished"]
     stopped = remuda.resume(run.path, quiet=True, callbacks=[lambda rows: rows[0]["round"] < 6])
@@ -53,7 +53,7 @@ def test_a_run_that_was_stopped_and_resumed_too(logged: Any, name: str) -> None:
     assert replay(run.path) == result["weights_sha256"]
 
 
-def test_ppo_too(tmp_path: Path) -> None:
+def test_a_schedule_of_ppo_replays_too(tmp_path: Path) -> None:
     run = remuda.train(
         "cage2", out=tmp_path / "run", quiet=True, engine="actor-learner", learner="ppo", layers=[16], steps=9,
         worlds=4, total_episodes=24, n_workers=2, sync_interval=2, log_schedule=True, pictures=False,
@@ -74,12 +74,12 @@ def test_another_schedule_gives_other_weights(logged: Any) -> None:
         replay(run.path)
 
 
-def test_the_command_says_whether_it_did(logged: Any, cli: Any) -> None:
+def test_the_command_reports_whether_the_weights_agree(logged: Any, cli: Any) -> None:
     run = logged()
-    outcome = cli("replay", run.path)
-    assert outcome.code == 0
-    assert outcome.out.count(run.result["weights_sha256"]) == 2
+    command = cli("replay", run.path)
+    assert command.code == 0
+    assert command.out.count(run.result["weights_sha256"]) == 2
     (run.path / "schedule.jsonl").unlink()
-    outcome = cli("replay", run.path)
-    assert outcome.code == 2
-    assert "train with log_schedule=true" in outcome.err
+    command = cli("replay", run.path)
+    assert command.code == 2
+    assert "train with log_schedule=true" in command.err

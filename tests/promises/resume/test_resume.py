@@ -93,7 +93,7 @@ def test_going_on_elsewhere(
 
 
 def test_a_memory_that_overflowed_goes_on(trained: Any, train: Any, books: Any) -> None:
-    plan = {"memory": 40, "total_episodes": 18}
+    plan = {"replay_size": 40, "total_episodes": 18}
     stopped = train(callback=stop_at(4), **plan)
     assert_same(remuda.resume(stopped.path, quiet=True), trained(**plan), books)
 
@@ -234,7 +234,7 @@ def test_a_second_interrupt_leaves_at_once(words: list[str], tmp_path: Path) -> 
 def test_an_interrupt_before_the_first_round_ends(words: list[str], tmp_path: Path) -> None:
     """With pictures: there is nothing to draw yet."""
     out = tmp_path / "run"
-    slow = [*words, "turns=1000000", "memory=2000000", "worlds=1", "pictures=true"]
+    slow = [*words, "turns=1000000", "replay_size=2000000", "worlds=1", "pictures=true"]
     with training(slow, out) as process:
         wait_for(process, lambda: (out / "tensorboard").exists())
         time.sleep(0.5)

@@ -18,7 +18,7 @@ from remuda.studies.compare.advise import advise
 from remuda.studies.compare.measure import EngineVariant, Measurement, VariantMeasurements, variants
 from remuda.studies.compare.page import COLUMNS, duration
 
-TINY = ["agents=2", "height=7", "width=7", "turns=12", "layer=16", "quantiles=4", "batch_size=8", "memory=256"]
+TINY = ["agents=2", "height=7", "width=7", "turns=12", "layer=16", "quantiles=4", "batch_size=8", "replay_size=256"]
 
 
 def figures(engine: str, workers: int, *rates: float, **others: float) -> VariantMeasurements:

@@ -22,7 +22,7 @@ from remuda.adapters.inbound import sorrel
 from remuda.adapters.inbound.global_generators import GlobalGenerators
 from remuda.core import rng
 from remuda.core.errors import ConfigError, first_line
-from remuda.core.game import Game, GameEntry, Pace
+from remuda.core.game import Game, GameEntry, StepCost
 from remuda.core.options import Options
 
 OWN = ("turns", "agents", "arguments")
@@ -42,7 +42,9 @@ def entry_of(name: str, factory: Callable[..., Any]) -> GameEntry:
     """A factory of environments as a game."""
     summary = (inspect.getdoc(factory) or f"made by {name}").splitlines()[0]
     beside = getattr(sys.modules.get(name.partition(":")[0]), "raw_env", None)
-    return GameEntry(name, summary, _options(name, factory, beside), partial(_make, name, factory), pace=Pace.QUICK)
+    return GameEntry(
+        name, summary, _options(name, factory, beside), partial(_make, name, factory), step_cost=StepCost.FAST
+    )
 
 
 @cache
@@ -58,7 +60,7 @@ def registered(library: str, known: str) -> GameEntry:
     except Exception as error:  # each library has exceptions of its own for names that it does not know
         raise ConfigError(f"game {name!r} is not known to {library}: {first_line(error)}") from error
     options = _options(name, make, point)
-    return GameEntry(name, f"{known} of {library}", options, partial(_make, name, make), pace=Pace.QUICK)
+    return GameEntry(name, f"{known} of {library}", options, partial(_make, name, make), step_cost=StepCost.FAST)
 
 
 def _in_gymnasium(gymnasium: Any, known: str) -> tuple[Any, Callable[..., Any]]:

@@ -10,8 +10,8 @@ from threading import Lock
 from typing import Any
 
 from remuda.core.errors import GameError, OrderError
-from remuda.core.failures import TaskFailure, trace_of
-from remuda.core.fragment import Fragment, Purpose, cut
+from remuda.core.failures import TaskFailure, format_traceback
+from remuda.core.fragment import Fragment, Purpose, slice_worlds
 from remuda.core.game import GameEntry, GameSpec
 from remuda.core.policy import PolicyBinding
 from remuda.core.ranges import split_evenly
@@ -117,7 +117,7 @@ class InlineCollectors(Collectors):
         jobs, first = [], 0
         for thread, part in enumerate(parts):
             worlds = slice(first, first + len(part.episodes))
-            jobs.append(self._pool.submit(self._play, part, thread, [cut(whole, worlds) for whole in rooms]))
+            jobs.append(self._pool.submit(self._play, part, thread, [slice_worlds(whole, worlds) for whole in rooms]))
             first = worlds.stop
         wait(jobs)  # nobody may still be playing when one of them raises
         done = [job.result() for job in jobs]
@@ -125,7 +125,11 @@ class InlineCollectors(Collectors):
             return done
         turns = max(delivery.fragments[0].turns for delivery in done)
         invalid_samples = [invalid_sample for delivery in done for invalid_sample in delivery.invalid_samples]
-        return [Delivery(task, [cut(whole, slice(None), turns) for whole in rooms], invalid_samples=invalid_samples)]
+        return [
+            Delivery(
+                task, [slice_worlds(whole, slice(None), turns) for whole in rooms], invalid_samples=invalid_samples
+            )
+        ]
 
     def _play(self, task: Task, thread: int, out: Sequence[Fragment]) -> Delivery:
         began = time.thread_time()
@@ -136,7 +140,7 @@ class InlineCollectors(Collectors):
         except GameError as error:
             self._rollouts.forget(task, thread)
             return Delivery(
-                task, (), failure=TaskFailure.of(task, "loop", error.turn, str(error), trace_of(error), out)
+                task, (), failure=TaskFailure.of(task, "loop", error.turn, str(error), format_traceback(error), out)
             )
         with self._counting:
             self.spent.cpu += time.thread_time() - began

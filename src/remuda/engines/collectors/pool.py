@@ -168,7 +168,7 @@ class PoolCollectors(Collectors):
         mine = [dealt for dealt in self._dealt.values() if dealt.worker is worker]
         if mine and last.phase in (Phase.PLAYING, Phase.ASKING):
             at = mine.pop(0)
-            where = f"turn {last.turn} of {at.task}, {self.config.places(at.task)}, seed {self.plan.seed}"
+            where = f"turn {last.turn} of {at.task}, {self.config.describe_worlds(at.task)}, seed {self.plan.seed}"
             self._fail(at, last.turn, f"{last.why} in {where}", "")
         self.owners.reclaim(worker.name)
         for dealt in reversed(mine):

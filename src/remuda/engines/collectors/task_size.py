@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from remuda.core.game import Pace
+from remuda.core.game import StepCost
 from remuda.core.plan import Plan
 from remuda.games.registry import find_game
 
@@ -12,5 +12,5 @@ AHEAD = 2
 
 def task_size(plan: Plan, workers: int) -> int:
     """Episodes in a task: a worker's share of the worlds, whose agents are asked together; one of a slow game."""
-    slow = find_game(plan.game).pace_of(plan.options) is Pace.SLOW
+    slow = find_game(plan.game).step_cost_of(plan.options) is StepCost.SLOW
     return 1 if slow else min(plan.round_episodes, -(-plan.worlds // workers))

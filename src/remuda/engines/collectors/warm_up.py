@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from remuda.core.game import Game, GameSpec, Pace, make_game
+from remuda.core.game import Game, GameSpec, StepCost, make_game
 from remuda.core.plan import Plan
 from remuda.core.policy import UNVERSIONED
 from remuda.core.rng import Keys
@@ -68,7 +68,7 @@ def warm_up_rollouts(plan: Plan, spec: GameSpec) -> None:
     are forked.
     """
     entry = find_game(plan.game)
-    together = entry.pace_of(plan.options) is Pace.TOGETHER
+    together = entry.step_cost_of(plan.options) is StepCost.BATCHED
     game = make_game(entry, plan.options, [0, 0]) if together else ShapeOnlyGame(spec, 2)
     parts = [replace(part, player="random") if part.player.startswith(FROZEN) else part for part in assign(plan, spec)]
     bindings = [bind_policy(part, plan, spec, "cpu") for part in parts]

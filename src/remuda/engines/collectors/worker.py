@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
 from remuda.core.errors import GameError, WorkerError
-from remuda.core.failures import trace_of
+from remuda.core.failures import format_traceback
 from remuda.core.fragment import Fragment, Purpose
 from remuda.core.game import Game, GameSpec
 from remuda.core.plan import Plan
@@ -79,7 +79,7 @@ class CollectorWorker:
                 done: TaskPlayed | TaskFailed = self._play(message, time.perf_counter() - began)
             except GameError as error:
                 self.rollouts.forget(message.task)
-                done = TaskFailed(message.token, error.turn, str(error), trace_of(error))
+                done = TaskFailed(message.token, error.turn, str(error), format_traceback(error))
             self.connection.send(done)
 
     def _play(self, order: PlayTask, waited_s: float) -> TaskPlayed:
@@ -130,11 +130,13 @@ class LockstepRollout(Rollout):
         super().__init__(game, bindings, config)
         self.collector = collector
 
-    def ask(self, binding: PolicyBinding, fragment: Fragment, turn: int, keys: Keys, first: int, last: int) -> None:
+    def choose_actions(
+        self, binding: PolicyBinding, fragment: Fragment, turn: int, keys: Keys, first: int, last: int
+    ) -> None:
         """Put the keys where they are read, ask, and wait for the answer."""
         worker = self.collector
         if not worker.job.parts[self.bindings.index(binding)].learns:
-            super().ask(binding, fragment, turn, keys, first, last)
+            super().choose_actions(binding, fragment, turn, keys, first, last)
             return
         slot_array, token = worker.job.slot_array, worker.token
         slot_array.keys(token.slot, binding.group, len(fragment.origin.worlds))[:] = keys

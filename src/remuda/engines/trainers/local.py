@@ -33,7 +33,7 @@ class LearningRound:
 
     def portions(self, learner: Learner) -> list[int]:
         """The updates in portions between which another thread may go on with this learner."""
-        cut = learner.piecemeal and self.updates > 1
+        cut = learner.incremental and self.updates > 1
         return [last - first for first, last in split_evenly(self.updates, PORTIONS)] if cut else [self.updates]
 
     def teach(self, learner: Learner) -> LearnerReport:
@@ -52,10 +52,10 @@ class LearningRound:
         return self._timed("update", learner, count, lambda: learner.update(count))
 
     def _timed(self, name: str, learner: Learner, count: int, work: Callable[[], object]) -> float:
-        before = time.thread_time() + learner.helpers_cpu_s
-        with learner.skipping_errors(count), span(name):
+        before = time.thread_time() + learner.thread_pool_cpu_s
+        with learner.skip_on_error(count), span(name):
             work()
-        return time.thread_time() + learner.helpers_cpu_s - before
+        return time.thread_time() + learner.thread_pool_cpu_s - before
 
 
 class LocalTrainers(Trainers):
@@ -94,7 +94,7 @@ class LocalTrainers(Trainers):
             skipped
             for slices in self.learners.values()
             for learner in slices
-            for skipped in learner.take_skipped_updates()
+            for skipped in learner.pop_skipped_updates()
         ]
         for part, slices in self.learners.items():
             own = [report for report, _ in reports[first : first + len(slices)]]
@@ -120,7 +120,7 @@ class LocalTrainers(Trainers):
             int(agent): int(steps)
             for slices in self.learners.values()
             for learner in slices
-            for agent, steps in zip(learner.context.numbers, learner.steps, strict=True)
+            for agent, steps in zip(learner.context.agent_numbers, learner.steps, strict=True)
         }
 
     def memory_bytes(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from remuda.core.game import Game, GameEntry, Pace, kinds_of_worlds
+from remuda.core.game import Game, GameEntry, StepCost, count_distinct_worlds
 from remuda.games.cage2 import cyborg
 from remuda.games.cage2.defenders import DEFENDERS
 from remuda.games.cage2.game import Cage2, Cage2Options, workflows
@@ -19,9 +19,9 @@ def _make(options: Cage2Options, worlds: Sequence[int]) -> Game:
     return Cage2(options, worlds) if options.simulator == "own" else cyborg.build(options, worlds)
 
 
-def _kinds(options: Cage2Options) -> int:
+def _distinct_worlds(options: Cage2Options) -> int:
     reds = len(AGENTS) if options.red == "mixed" else 1
-    return math.lcm(kinds_of_worlds(options), reds, max(1, len(workflows(options))))
+    return math.lcm(count_distinct_worlds(options), reds, max(1, len(workflows(options))))
 
 
 ENTRY = GameEntry(
@@ -30,6 +30,6 @@ ENTRY = GameEntry(
     options=Cage2Options,
     make=_make,
     players=DEFENDERS,
-    kinds=_kinds,
-    pace=lambda options: Pace.TOGETHER if options.simulator == "own" else Pace.SLOW,
+    distinct_worlds=_distinct_worlds,
+    step_cost=lambda options: StepCost.BATCHED if options.simulator == "own" else StepCost.SLOW,
 )

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from remuda.adapters.inbound.global_generators import GlobalGenerators
 from remuda.adapters.inbound.worlds import Simulators, World
 from remuda.core.errors import ConfigError, first_line
-from remuda.core.game import Game, GameSpec, Group, deal
+from remuda.core.game import Game, GameSpec, Group, option_per_world
 from remuda.games.cage2.game import METRICS, ORIGINAL_NAMES, Cage2Options, red_agents
 from remuda.games.cage2.network import FOOTHOLD, N_ACTIONS, NAMES
 from remuda.games.cage2.observation import BITS
@@ -46,7 +46,10 @@ def build(options: Cage2Options, worlds: Sequence[int]) -> Game:
     """Worlds with these numbers, each with a CybORG of its own."""
     _library()
     variants = zip(
-        deal(red_agents(options), worlds), deal(options.green, worlds), deal(options.wrapper, worlds), strict=True
+        option_per_world(red_agents(options), worlds),
+        option_per_world(options.green, worlds),
+        option_per_world(options.wrapper, worlds),
+        strict=True,
     )
     metrics = (*METRICS, *FROM_TRUTH[options.true_state])
     blue = Group("blue", 1, (BITS,), np.uint8, N_ACTIONS, metrics, low=0, high=1)

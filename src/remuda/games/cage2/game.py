@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field
 
 from remuda.core.errors import ConfigError
-from remuda.core.game import Game, GameSpec, Group, deal
+from remuda.core.game import Game, GameSpec, Group, option_per_world
 from remuda.core.kernels import kernel
 from remuda.core.options import Options
 from remuda.core.rng import Keys, below, fold, uniform
@@ -204,12 +204,14 @@ class Cage2(Game):
         blue = Group("blue", 1, (bits,), np.uint8, N_ACTIONS, metrics, low=0, high=1)
         super().__init__(GameSpec("cage2", (blue,), options.steps, options.model_dump()), len(worlds))
         self.rules = Cage2Rules(
-            np.array([AGENTS.index(name) for name in deal(red_agents(options), worlds)]),
-            np.array(deal(options.green, worlds), np.bool_),
-            np.array([WRAPPERS.index(name) for name in deal(options.wrapper, worlds)]),
-            np.array([name == "leaderboard" for name in deal(options.rules, worlds)], np.bool_),
+            np.array([AGENTS.index(name) for name in option_per_world(red_agents(options), worlds)]),
+            np.array(option_per_world(options.green, worlds), np.bool_),
+            np.array([WRAPPERS.index(name) for name in option_per_world(options.wrapper, worlds)]),
+            np.array([name == "leaderboard" for name in option_per_world(options.rules, worlds)], np.bool_),
             options.steps,
-            np.array([read_order(order) if orders else [] for order in deal(orders or [""], worlds)], np.int64),
+            np.array(
+                [read_order(order) if orders else [] for order in option_per_world(orders or [""], worlds)], np.int64
+            ),
             Terms(options.foothold_counts, options.alignment, options.compliant_bonus, options.violation_penalty),
         )
         count, signals = len(worlds), self.signals[0]

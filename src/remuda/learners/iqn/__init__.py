@@ -1,1 +1,1 @@
-"""Implicit quantile networks."""
+"""IQN: implicit quantile networks (Dabney et al. 2018)."""

@@ -1,4 +1,4 @@
-"""A user's own module as the first part of a network."""
+"""A user's own torch module as the first part of the IQN network."""
 
 from __future__ import annotations
 
@@ -16,22 +16,20 @@ from torch import Tensor, nn
 from remuda.core import rng
 from remuda.core.errors import ConfigError
 from remuda.core.game import Group
-from remuda.learners.stack import (
-    LEAST_ROWS,
-    fill_rows,
-)
+from remuda.learners.stack import MIN_ROWS, pad_rows
 
 if TYPE_CHECKING:
     from remuda.learners.iqn.options import IQNOptions
 
-UNFIT = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
+STATEFUL_MODULES = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
+"""Modules that keep statistics or draw from torch's global generator: results would depend on the other agents."""
 
 
 class Body:
-    """A user's own module in place of the first layer, one instance's weights per agent.
+    """A user's module in place of the first layer, with its own weights for each agent.
 
-    The class is called with (obs_shape, frames, width) and maps (rows, frames, *obs) to (rows, width).
-    Each agent's module runs by itself: any module works, and none can see another's rows.
+    The user's class is called with obs_shape, frames and width. It then maps (rows, frames, *obs) to (rows, width).
+    The module runs once per agent on that agent's rows: any module works, and agents cannot mix.
     """
 
     def __init__(self, path: str, group: Group, options: IQNOptions) -> None:
@@ -41,7 +39,7 @@ class Body:
         self.layer = options.layer
         self.factory = _import_class(path)
         self.template = self._build(np.uint64(0))
-        self._own = threading.local()
+        self._thread_local = threading.local()
         self.shapes = {name: tuple(p.shape) for name, p in self.template.named_parameters()}
         self.size = sum(math.prod(shape) for shape in self.shapes.values())
         self._check_output()
@@ -50,51 +48,51 @@ class Body:
         with rng.torch_seeded(key):
             try:
                 module = self.factory(obs_shape=self.group.obs_shape, frames=self.frames, width=self.layer)
-            except Exception as error:  # the user's own code: whatever it raises is told in a sentence
+            except Exception as error:  # the user's code may raise anything
                 raise ConfigError(f"body={self.path!r} raised {type(error).__name__}: {error}") from error
         if not isinstance(module, nn.Module):
             raise ConfigError(f"body={self.path!r} made a {type(module).__name__}, not a torch nn.Module")
-        for part in module.modules():
-            if isinstance(part, UNFIT):
+        for submodule in module.modules():
+            if isinstance(submodule, STATEFUL_MODULES):
                 raise ConfigError(
-                    f"body={self.path!r} contains {type(part).__name__}, which keeps state or draws chance of its own: "
-                    "agents would depend on each other; use LayerNorm, or leave it out"
+                    f"body={self.path!r} contains {type(submodule).__name__}, which keeps state or draws random "
+                    "numbers of its own: agents would depend on each other; use LayerNorm, or leave it out"
                 )
         return module
 
     def _check_output(self) -> None:
-        x = torch.zeros((LEAST_ROWS, self.frames, *self.group.obs_shape))
+        x = torch.zeros((MIN_ROWS, self.frames, *self.group.obs_shape))
         with torch.no_grad():
             shape = tuple(self.template(x).shape)
-        if shape != (LEAST_ROWS, self.layer):
+        if shape != (MIN_ROWS, self.layer):
             raise ConfigError(
-                f"body={self.path!r} maps {tuple(x.shape)} to {shape}; it should give {(LEAST_ROWS, self.layer)}"
+                f"body={self.path!r} maps {tuple(x.shape)} to {shape}; it should give {(MIN_ROWS, self.layer)}"
             )
 
-    def initial(self, key: np.uint64) -> NDArray[np.float32]:
-        """The first weights of one agent, as the module itself draws them."""
+    def initial_weights(self, key: np.uint64) -> NDArray[np.float32]:
+        """Initial weights of one agent as the module itself draws them, flat."""
         parameters = [p.detach().reshape(-1) for p in self._build(key).parameters()]
         flat: NDArray[np.float32] = torch.cat(parameters).float().numpy()
         return flat
 
-    def fresh(self) -> nn.Module:
-        """A module of its own, for somebody to put weights into."""
+    def new_module(self) -> nn.Module:
+        """A new instance of the module, for the caller to load weights into."""
         return deepcopy(self.template)
 
     def forward(self, arrays: dict[str, Tensor], x: Tensor, width: int) -> Tensor:
-        """Each agent's module on its own rows, (agents, rows, width)."""
-        filled = fill_rows(x)
-        outputs = [self._one(arrays, filled[i], i) for i in range(len(filled))]
+        """Run each agent's module on its own rows: x (agents, rows, frames * obs) → (agents, rows, width)."""
+        padded_x = pad_rows(x)
+        outputs = [self._forward_agent(arrays, padded_x[i], i) for i in range(len(padded_x))]
         features = torch.stack(outputs)[:, : x.shape[1]]
         return torch.nn.functional.pad(features, (0, width - self.layer))
 
-    def _one(self, arrays: dict[str, Tensor], x: Tensor, agent: int) -> Tensor:
+    def _forward_agent(self, arrays: dict[str, Tensor], x: Tensor, agent: int) -> Tensor:
         weights = {name: arrays[f"body.{name}"][agent] for name in self.shapes}
         frames = x.view(-1, self.frames, *self.group.obs_shape)
-        # functional_call puts the weights into the module for the time of the call: one module per thread.
-        if not hasattr(self._own, "module"):
-            self._own.module = self.fresh()
-        out: Tensor = torch.func.functional_call(self._own.module, weights, (frames,))
+        # functional_call changes the module during the call, so threads must not share one.
+        if not hasattr(self._thread_local, "module"):
+            self._thread_local.module = self.new_module()
+        out: Tensor = torch.func.functional_call(self._thread_local.module, weights, (frames,))
         return out
 
 

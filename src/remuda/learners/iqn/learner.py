@@ -1,4 +1,4 @@
-"""Implicit quantile networks for a herd: dueling, noisy, double, n-step, all agents stacked."""
+"""IQN for a herd: dueling, noisy, double, n-step, all agents stacked."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ from remuda.learners.iqn.options import IQNOptions
 from remuda.learners.iqn.policy import IQNPolicy
 from remuda.learners.replay import ReplayBuffer, TransitionBatch
 from remuda.learners.schedule import schedule
-from remuda.learners.stack import Adam, chunks, init_keys, pad_windows
+from remuda.learners.stack import Adam, chunks, init_keys, pad_frame_stacks
 
-LEAST_MEMORY = 16_384
+MIN_REPLAY_SIZE = 16_384
+"""Smallest default of `replay_size`."""
 
 
 class IQN(Learner):
-    """IQN for neighbouring agents: each its own network, target, optimiser, memory and random streams."""
+    """IQN for neighbouring agents, each with its own network, target, optimiser, replay buffer and random streams."""
 
     max_lag = 1 << 30
     metrics = ("loss", "grad_norm", "epsilon")
@@ -38,92 +39,92 @@ class IQN(Learner):
         super().__init__(context, options)
         self.options: IQNOptions = options
         self.network = IQNNetwork(context.group, options, context.precision, context.device)
-        self.memory = ReplayBuffer(context.group, context.agents, self._capacity(), options.frames)
-        first = self.network.initial(init_keys(context.seed, context.numbers))
-        self.weights = torch.from_numpy(first).to(context.device)
+        self.replay = ReplayBuffer(context.group, context.agents, self._capacity(), options.frames)
+        initial = self.network.initial_rows(init_keys(context.seed, context.agent_numbers))
+        self.weights = torch.from_numpy(initial).to(context.device)
         self.target = self.weights.clone()
         self.adam = Adam(self.weights)
-        self.updates = 0  # due so far, whether or not an agent had enough to learn from
-        self.steps = np.zeros(context.agents, np.int64)  # really made
-        self._forget_sums()
-        self._rate = schedule("lr", options.lr, context.numbers)
-        self._epsilon = schedule("epsilon", options.epsilon, context.numbers, high=1.0)
-        self._gamma = schedule("gamma", options.gamma, context.numbers, high=1.0)
+        self.updates = 0  # due so far, also those that an agent did not make: the clock of schedules and random streams
+        self.steps = np.zeros(context.agents, np.int64)  # made
+        self._reset_sums()
+        self._rate = schedule("lr", options.lr, context.agent_numbers)
+        self._epsilon = schedule("epsilon", options.epsilon, context.agent_numbers, high=1.0)
+        self._gamma = schedule("gamma", options.gamma, context.agent_numbers, high=1.0)
 
     def _capacity(self) -> int:
-        """Observations to keep per agent; refuses a memory in which learning could never start."""
+        """Observations to keep per agent. Raises if learning could never start with so few."""
         options, context = self.options, self.context
         segment = context.turns + options.frames
-        automatic = max(LEAST_MEMORY, 4 * context.round_episodes * (context.turns + 1), segment)
-        capacity = automatic if options.memory is None else options.memory
+        automatic = max(MIN_REPLAY_SIZE, 4 * context.round_episodes * (context.turns + 1), segment)
+        capacity = automatic if options.replay_size is None else options.replay_size
         if capacity < segment:
             raise ConfigError(
-                f"memory={capacity} cannot hold one episode of {context.turns} turns: give at least {segment}"
+                f"replay_size={capacity} cannot hold one episode of {context.turns} turns: give at least {segment}"
             )
         starts = options.learning_starts or options.batch_size
         holds = capacity // (context.turns + 1) * context.turns
         if starts > holds:
             name = "learning_starts" if options.learning_starts else "batch_size"
             raise ConfigError(
-                f"{name}={starts} is more than memory={capacity} holds ({holds} transitions of whole episodes): "
-                f"lower {name} or raise memory"
+                f"{name}={starts} is more than replay_size={capacity} holds ({holds} transitions of whole episodes): "
+                f"lower {name} or raise replay_size"
             )
         return capacity
 
     @classmethod
     def options_type(cls) -> type[Options]:
-        """See IQNOptions."""
+        """The class IQNOptions."""
         return IQNOptions
 
     @classmethod
     def make_policy(cls, group: Group, agents: int, options: Any, precision: str, device: str) -> Policy:
-        """An IQNPolicy with all weights zero."""
+        """An IQNPolicy, before rows are loaded."""
         return IQNPolicy(group, agents, options, precision, device)
 
     def rows(self) -> NDArray[np.float32]:
-        """Weights and, in the last column, the ε to collect the next data with."""
+        """Weights and, in the last column, ε for the next rollouts."""
         epsilon = self._epsilon.at(self.updates, self.context.total_updates).astype(np.float32)
         return np.concatenate([self.weights.cpu().numpy(), epsilon[:, None]], axis=1)
 
     def take(self, fragment: Fragment) -> None:
-        """Remember it."""
-        self.memory.take(fragment, self.context.first)
+        """Copy it into the replay buffers."""
+        self.replay.take(fragment, self.context.first)
 
     def update(self, count: int) -> None:
-        """Make `count` updates per agent, chunk by chunk so that a chunk's weights stay in the cache."""
+        """Make `count` updates per agent: all for one chunk of agents, which stays in the cache, then for the next."""
         made = np.zeros(self.context.agents, np.int64)
         starts = self.options.learning_starts or self.options.batch_size
-        ready = self.memory.counts >= starts
-        for run_first, run_last in _runs(ready):
-            for low, high in chunks(run_last - run_first, self.network.update_bytes()):
-                first, last = run_first + low, run_first + high
+        ready = self.replay.counts >= starts
+        for start, stop in _true_ranges(ready):
+            for low, high in chunks(stop - start, self.network.update_bytes()):
+                first, last = start + low, start + high
                 for i in range(count):
                     loss, norm = self._update(first, last, self.updates + i)
-                    good = np.isfinite(norm)
-                    self._losses[first:last] += np.where(good, loss, 0.0)
-                    self._norms[first:last] += np.where(good, norm, 0.0)
-                    made[first:last] += good
+                    finite = np.isfinite(norm)
+                    self._losses[first:last] += np.where(finite, loss, 0.0)
+                    self._norms[first:last] += np.where(finite, norm, 0.0)
+                    made[first:last] += finite
         self.steps += made
         self._made += made
         self.note_skipped_updates(np.where(ready, count - made, 0))
         self.updates += count
 
     def report(self) -> dict[str, NDArray[np.float64]]:
-        """Means over the updates, and the ε there is now."""
+        """Means over the updates since the last report, and the current ε."""
         each = np.where(self._made > 0, self._made, np.nan)
         result = {
             "loss": self._losses / each,
             "grad_norm": self._norms / each,
             "epsilon": self._epsilon.at(self.updates, self.context.total_updates),
         }
-        self._forget_sums()
+        self._reset_sums()
         return result
 
-    def _forget_sums(self) -> None:
+    def _reset_sums(self) -> None:
         self._losses, self._norms, self._made = np.zeros((3, self.context.agents))
 
     def skip(self, count: int) -> None:
-        """Schedules and random streams go on; memory stays."""
+        """Advance schedules and random streams; the replay buffers stay as they are."""
         self.updates += count
 
     def _update(self, first: int, last: int, update: int) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -131,7 +132,7 @@ class IQN(Learner):
         agents = slice(first, last)
         keys = self._keys(agents, update)
         with span("sample"):
-            batch = self.memory.sample(
+            batch = self.replay.sample(
                 first,
                 last,
                 keys[Stream.SAMPLE],
@@ -149,7 +150,7 @@ class IQN(Learner):
         return loss.detach().cpu().numpy(), norm.cpu().numpy()
 
     def _keys(self, agents: slice, update: int) -> dict[Stream, Keys]:
-        numbers = self.context.numbers[agents]
+        numbers = self.context.agent_numbers[agents]
         return {
             stream: rng.keys(rng.keys(rng.key(self.context.seed, stream), numbers), update)
             for stream in (Stream.SAMPLE, Stream.TAU, Stream.NOISE)
@@ -167,53 +168,53 @@ class IQN(Learner):
         target_noise = Noise.draw(keys[Stream.NOISE], 1, net, device)
         arrays = net.layout.arrays(rows)
         with torch.no_grad():
-            next_x = pad_windows(batch.next_obs, net.scale, net.inputs, device, least_rows=1)
+            next_x = pad_frame_stacks(batch.next_obs, net.scale, net.inputs, device, min_rows=1)
             online = {name: array.detach() for name, array in arrays.items()}
-            liked = net.preferences(net.for_acting(online), next_x)
+            advantages = net.mean_advantages(net.for_acting(online), next_x)
             if batch.next_mask is not None:
-                liked = liked.masked_fill(~torch.from_numpy(batch.next_mask).to(device), -torch.inf)
-            best = liked.argmax(dim=2)  # (agents, batch)
+                advantages = advantages.masked_fill(~torch.from_numpy(batch.next_mask).to(device), -torch.inf)
+            best = advantages.argmax(dim=2)  # (agents, batch): double Q-learning, the online network chooses
             future = net.quantiles(net.layout.arrays(target_rows), next_x, target_taus, target_noise)
             future = future.gather(3, best[:, :, None, None].expand(-1, -1, q, 1)).squeeze(3)
             returns = torch.from_numpy(batch.returns).to(device)
             discounts = torch.from_numpy(batch.discounts).to(device)
-            wanted = returns[:, :, None] + discounts[:, :, None] * future  # (agents, batch, quantiles)
-        x = pad_windows(batch.obs, net.scale, net.inputs, device, least_rows=1)
+            targets = returns[:, :, None] + discounts[:, :, None] * future  # (agents, batch, quantiles)
+        x = pad_frame_stacks(batch.obs, net.scale, net.inputs, device, min_rows=1)
         values = net.quantiles(arrays, x, taus, noise)
         actions = torch.from_numpy(batch.actions).to(device)
         values = values.gather(3, actions[:, :, None, None].expand(-1, -1, q, 1)).squeeze(3)
-        error = wanted[:, :, None, :] - values[:, :, :, None]  # (agents, batch, quantiles, wanted)
-        size_of = error.abs()
-        huber = torch.where(size_of <= 1.0, 0.5 * error.square(), size_of - 0.5)
+        error = targets[:, :, None, :] - values[:, :, :, None]  # (agents, batch, quantiles, target quantiles)
+        magnitude = error.abs()
+        huber = torch.where(magnitude <= 1.0, 0.5 * error.square(), magnitude - 0.5)
         weight = (taus.view(agents, size, q, 1) - (error.detach() < 0).float()).abs()
         return (weight * huber).flatten(1).mean(dim=1)
 
     def state(self) -> State:
-        """Weights, target, optimiser, counters and memory."""
+        """Weights, target, optimiser, counters and replay buffers."""
         arrays: State = {
             **self.adam.state(),
             "target": self.target.cpu().numpy(),
             "steps": self.steps,
             "updates": np.full(self.context.agents, self.updates, np.int64),
         }
-        return arrays | {f"memory.{name}": array for name, array in self.memory.state().items()}
+        return arrays | {f"replay.{name}": array for name, array in self.replay.state().items()}
 
     def restore(self, state: State) -> None:
-        """Become the learner that `state` was taken from."""
+        """Become equal to the learner that `state` came from."""
         self.check_state(state)
         self.adam.restore(state)
         self.target.copy_(torch.from_numpy(state["target"]))
         self.steps[:] = state["steps"]
         self.updates = int(state["updates"][0])
-        prefix = "memory."
-        self.memory.restore({n.removeprefix(prefix): a for n, a in state.items() if n.startswith(prefix)})
+        prefix = "replay."
+        self.replay.restore({n.removeprefix(prefix): a for n, a in state.items() if n.startswith(prefix)})
 
     def memory_bytes(self) -> int:
-        """Replay memory, and weights five times over: network, target, optimiser, gradient."""
-        return self.memory.nbytes + 5 * self.weights.numel() * self.weights.element_size()
+        """Replay buffers, and five times the weights: network, target, two moments of the optimiser, gradient."""
+        return self.replay.nbytes + 5 * self.weights.numel() * self.weights.element_size()
 
 
-def _runs(ready: NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """Ranges of neighbouring agents that are ready."""
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], ready, [False]]).astype(np.int8)))
+def _true_ranges(flags: NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """Ranges (first, last), last excluded, in which all flags are true."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], flags, [False]]).astype(np.int8)))
     return [(int(a), int(b)) for a, b in edges.reshape(-1, 2)]

@@ -1,4 +1,4 @@
-"""The IQN network of a herd as functions of stacked weights.
+"""The IQN networks of a herd, as functions of stacked weights.
 
 frames → body → features ─┐
                           × → noisy layer → noisy head: value and advantages → quantiles of Q
@@ -20,36 +20,30 @@ from remuda.core import rng
 from remuda.core.game import Group
 from remuda.core.rng import Keys
 from remuda.learners.iqn.body import Body
-from remuda.learners.stack import (
-    LEAST_ROWS,
-    StackedNetwork,
-    WeightLayout,
-    add_linear,
-    input_scale,
-    linear,
-    padded,
-)
+from remuda.learners.stack import MIN_ROWS, StackedNetwork, WeightLayout, add_linear, linear, padded
 
 if TYPE_CHECKING:
     from remuda.learners.iqn.options import IQNOptions
 
 
 COSINES = 64
+"""Cosine features of a quantile."""
 ACTING_PHI = "acting_phi"
+"""Name of the embedded quantiles that acting uses, among the arrays."""
 
 
 @dataclass(frozen=True)
 class Noise:
-    """Factorised Gaussian noise of the two noisy layers, per agent."""
+    """Factorised Gaussian noise of the two noisy layers (NoisyNet), per agent."""
 
     layer_in: Tensor  # (agents, 1, in)
     layer_out: Tensor  # (agents, out, 1)
-    head_in: Tensor
-    head_out: Tensor
+    head_in: Tensor  # (agents, 1, in)
+    head_out: Tensor  # (agents, out, 1)
 
     @classmethod
     def draw(cls, keys: Keys, which: int, network: IQNNetwork, device: torch.device) -> Noise | None:
-        """Noise number `which` of each agent's key; none where the noise is off."""
+        """Noise number `which` of each agent's key; None if the noise is off."""
         if not network.noisy:
             return None
         width, outputs = network.width, network.outputs
@@ -61,7 +55,7 @@ class Noise:
 
 
 class IQNNetwork(StackedNetwork):
-    """Shapes and forward passes; the weights are always an argument."""
+    """Shapes and forward passes of IQN. It holds no weights: they are arguments."""
 
     def __init__(self, group: Group, options: IQNOptions, precision: str, device: str) -> None:
         super().__init__(group, options.frames, precision, device)
@@ -69,12 +63,11 @@ class IQNNetwork(StackedNetwork):
         self.width = padded(options.layer)
         self.outputs = padded(group.actions + 1)
         self.noisy = options.sigma > 0
-        self.scale = input_scale(group)
         self.body = Body(options.body, group, options) if options.body else None
         self.layout = self._layout()
         self._cosines = math.pi * torch.arange(1, COSINES + 1, device=self.device)
         k = options.acting_quantiles
-        rows = torch.arange(max(k, LEAST_ROWS), device=self.device) % k
+        rows = torch.arange(max(k, MIN_ROWS), device=self.device) % k
         self._acting_taus = (rows + 0.5) / k
 
     def _layout(self) -> WeightLayout:
@@ -84,26 +77,26 @@ class IQNNetwork(StackedNetwork):
             add_linear(layout, "body", inputs, layer)
         else:
             for name, shape in self.body.shapes.items():
-                layout.add(f"body.{name}", shape, spread=0.0, pad=False)
+                layout.add(f"body.{name}", shape, init_scale=0.0, pad=False)
         add_linear(layout, "phi", COSINES, layer)
         for name, width in (("layer", layer), ("head", outputs)):
             add_linear(layout, name, layer, width)
             if self.noisy:
-                layout.add(f"{name}.weight_sigma", (width, layer), spread=0.0, centre=options.sigma)
-                layout.add(f"{name}.bias_sigma", (width,), spread=0.0, centre=options.sigma)
+                layout.add(f"{name}.weight_sigma", (width, layer), init_scale=0.0, init_offset=options.sigma)
+                layout.add(f"{name}.bias_sigma", (width,), init_scale=0.0, init_offset=options.sigma)
         return layout
 
-    def initial(self, keys: Keys) -> NDArray[np.float32]:
-        """First weights, one row per key."""
-        rows = self.layout.initial(keys)
+    def initial_rows(self, keys: Keys) -> NDArray[np.float32]:
+        """Initial weights, one row per key."""
+        rows = self.layout.initial_rows(keys)
         if self.body is not None:
             size = self.body.size
             for row, key in zip(rows, keys, strict=True):
-                row[:size] = self.body.initial(key)
+                row[:size] = self.body.initial_weights(key)
         return rows
 
     def features(self, arrays: dict[str, Tensor], x: Tensor) -> Tensor:
-        """What the body makes of its input, (agents, rows, width)."""
+        """Features of the input: x (agents, rows, inputs) → (agents, rows, width)."""
         if self.body is not None:
             return self.body.forward(arrays, x[:, :, : self.frames * self.obs_size], self.width)
         return linear(x, arrays["body.weight"], arrays["body.bias"], self.precision).relu()
@@ -114,21 +107,21 @@ class IQNNetwork(StackedNetwork):
         return linear(cosines, arrays["phi.weight"], arrays["phi.bias"], self.precision).relu()
 
     def for_acting(self, arrays: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The arrays, with the embedding of the fixed quantiles, which changes only with the weights."""
+        """The arrays with the embedding of the fixed quantiles added, which depends on the weights alone."""
         agents = arrays["phi.weight"].shape[0]
         phi = self.phi(arrays, self._acting_taus.expand(agents, -1))
         return {**arrays, ACTING_PHI: phi[:, : self.options.acting_quantiles]}
 
-    def preferences(self, arrays: dict[str, Tensor], x: Tensor) -> Tensor:
-        """Mean advantage over the fixed quantiles, without noise: (agents, rows, actions).
+    def mean_advantages(self, arrays: dict[str, Tensor], x: Tensor) -> Tensor:
+        """Advantages averaged over the fixed quantiles, without noise: (agents, rows, actions).
 
-        The state's value is the same for every action, so the best action needs no more.
+        This is enough to find the best action: the value of the state adds the same to every action.
         """
         features = self.features(arrays, x)
         agents, rows, width = features.shape
         hidden = (features.unsqueeze(2) * arrays[ACTING_PHI].unsqueeze(1)).view(agents, -1, width)
         hidden = linear(hidden, arrays["layer.weight"], arrays["layer.bias"], self.precision).relu_()
-        # The head is linear, so it may follow the mean: a k-th of the work.
+        # The head is linear, so it can be applied to the mean over k quantiles: 1/k of the work.
         hidden = hidden.view(agents, rows, -1, width).mean(dim=2)
         out = linear(hidden, arrays["head.weight"], arrays["head.bias"], self.precision)
         return out[:, :, 1 : self.actions + 1]
@@ -142,19 +135,19 @@ class IQNNetwork(StackedNetwork):
         layer = _noisy(arrays, "layer", (noise.layer_in, noise.layer_out) if noise else None)
         hidden = linear(hidden, *layer, self.precision).relu()
         head = _noisy(arrays, "head", (noise.head_in, noise.head_out) if noise else None)
-        return self._duel(linear(hidden, *head, self.precision)).view(agents, rows, -1, self.actions)
+        return self._dueling_q(linear(hidden, *head, self.precision)).view(agents, rows, -1, self.actions)
 
-    def _duel(self, out: Tensor) -> Tensor:
-        """Value in column 0, advantages after it."""
+    def _dueling_q(self, out: Tensor) -> Tensor:
+        """Dueling: Q from the value in column 0 and the advantages after it."""
         advantages = out[:, :, 1 : self.actions + 1]
         return out[:, :, :1] + advantages - advantages.mean(dim=2, keepdim=True)
 
     def acting_bytes(self, worlds: int) -> int:
-        """Bytes one agent's largest activation takes while acting."""
-        return 4 * max(worlds, LEAST_ROWS) * max(self.options.acting_quantiles * self.width, self.inputs)
+        """Bytes of one agent's largest activation while acting."""
+        return 4 * max(worlds, MIN_ROWS) * max(self.options.acting_quantiles * self.width, self.inputs)
 
     def update_bytes(self) -> int:
-        """Bytes one agent's activations take in an update."""
+        """Bytes of one agent's activations in an update."""
         return 4 * 4 * self.options.batch_size * self.options.quantiles * self.width
 
 

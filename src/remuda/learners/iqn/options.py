@@ -10,27 +10,30 @@ from remuda.learners.schedule import PerAgent
 
 
 class IQNOptions(Options):
-    """What can be tuned. Values marked per agent may be lists, or "from:to:share" of the run."""
+    """Options of IQN. A value marked "per agent" may be a list, or a schedule "from:to:share" over the run."""
 
     layer: int = Field(250, ge=1, description="width of the hidden layers")
-    frames: int = Field(5, ge=1, description="observations the network sees at once")
+    frames: int = Field(5, ge=1, description="stacked observations, the newest included")
     quantiles: int = Field(12, ge=1, description="quantiles in the loss")
     acting_quantiles: int = Field(8, ge=1, description="fixed quantiles whose mean chooses actions")
     batch_size: int = Field(64, ge=4, description="transitions per update and agent")
-    memory: int | None = Field(None, ge=1, description="observations kept per agent; default: at least 4 rounds")
+    replay_size: int | None = Field(None, ge=1, description="observations kept per agent; default: at least 4 rounds")
     n_step: int = Field(1, ge=1, description="turns of reward before the bootstrap")
     learning_starts: int | None = Field(None, ge=1, description="transitions before learning; default: batch_size")
     lr: PerAgent = Field("0.002:0.0002", description="learning rate; per agent")
     gamma: PerAgent = Field(0.99, description="discount; per agent")
     epsilon: PerAgent = Field("0.9:0.05:0.6", description="share of random actions while training; per agent")
-    tau: float = Field(0.003, gt=0, le=1, description="how far the target moves towards the network per update")
+    tau: float = Field(
+        0.003, gt=0, le=1, description="share by which the target network moves to the network per update"
+    )
     clip: float = Field(1.0, gt=0, description="largest gradient norm")
     sigma: float = Field(0.017, ge=0, description="initial noise of the noisy layers; 0 turns it off")
     body: str | None = Field(None, description="module:Class of your own network body; default: one layer")
 
     def check(self) -> None:
-        """Options that contradict each other."""
-        if self.memory is not None and self.batch_size > self.memory:
+        """Raise if options contradict each other."""
+        if self.replay_size is not None and self.batch_size > self.replay_size:
             raise ConfigError(
-                f"batch_size={self.batch_size} is larger than memory={self.memory}: lower one or raise the other"
+                f"batch_size={self.batch_size} is larger than replay_size={self.replay_size}: "
+                "lower batch_size or raise replay_size"
             )

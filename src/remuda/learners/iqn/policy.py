@@ -1,4 +1,4 @@
-"""How IQN acts: greedy on the mean over fixed quantiles, with random actions while it trains."""
+"""The policy of IQN: greedy on the mean over fixed quantiles, ε-greedy while it trains."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from remuda.learners.stack import StackedPolicy, chunks, stack_frames
 
 
 class IQNPolicy(StackedPolicy):
-    """ε-greedy on the mean over fixed quantiles, without noise; ε stands in the last column of a row."""
+    """ε-greedy on the mean over fixed quantiles, without noise. The last column of a row is ε."""
 
     def __init__(self, group: Group, agents: int, options: IQNOptions, precision: str, device: str) -> None:
         self.network = IQNNetwork(group, options, precision, device)
@@ -24,30 +24,29 @@ class IQNPolicy(StackedPolicy):
 
     @torch.no_grad()
     def prepare(self, arrays: dict[str, Tensor]) -> dict[str, Tensor]:
-        """With the embedded quantiles."""
+        """Add the embedded quantiles."""
         return self.network.for_acting(arrays)
 
     def act(self, inputs: PolicyInput, first: int, last: int) -> PolicyOutput:
-        """Greedy on the network, with a random action now and then."""
+        """Choose ε-greedily, with the row's ε unless `inputs.exploration` is given."""
         worlds = inputs.keys.shape[0]
         greedy = np.empty((worlds, last - first), np.int64)
-        width = self.network.acting_bytes(worlds)
-        for low, high in chunks(last - first, width):
-            q = self._values(inputs, low, high, first)
+        for low, high in chunks(last - first, self.network.acting_bytes(worlds)):
+            advantages = self._advantages(inputs, low, high, first)
             if inputs.mask is not None:
-                q = np.where(inputs.mask[:, low:high], q, -np.inf)
-            greedy[:, low:high] = q.argmax(axis=-1)
+                advantages = np.where(inputs.mask[:, low:high], advantages, -np.inf)
+            greedy[:, low:high] = advantages.argmax(axis=-1)
         if inputs.exploration is None:
-            chance = self._rows[first:last, -1].astype(np.float64)
+            epsilon = self._rows[first:last, -1].astype(np.float64)
         else:
-            chance = np.full(last - first, inputs.exploration)
-        return PolicyOutput(explore(greedy, chance, inputs, self.group.actions))
+            epsilon = np.full(last - first, inputs.exploration)
+        return PolicyOutput(explore(greedy, epsilon, inputs, self.group.actions))
 
     @torch.no_grad()
-    def _values(self, inputs: PolicyInput, low: int, high: int, first: int) -> NDArray[np.float32]:
-        """How good every action looks, (worlds, high-low, actions)."""
+    def _advantages(self, inputs: PolicyInput, low: int, high: int, first: int) -> NDArray[np.float32]:
+        """Mean advantage of every action, (worlds, high-low, actions)."""
         net = self.network
         x = stack_frames(inputs.obs[:, :, low:high], inputs.ages[:, low:high], net.scale, net.inputs)
-        liked = net.preferences(self.slice(first + low, first + high), x.to(net.device))
-        values: NDArray[np.float32] = liked[:, : inputs.keys.shape[0]].transpose(0, 1).cpu().numpy()
-        return values
+        advantages = net.mean_advantages(self.agent_arrays(first + low, first + high), x.to(net.device))
+        result: NDArray[np.float32] = advantages[:, : inputs.keys.shape[0]].transpose(0, 1).cpu().numpy()
+        return result

@@ -1,1 +1,1 @@
-"""Proximal policy optimisation."""
+"""PPO: proximal policy optimisation (Schulman et al. 2017)."""

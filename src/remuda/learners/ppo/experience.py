@@ -1,4 +1,4 @@
-"""What agents lived through in a round, as PPO learns from it."""
+"""The data of a round in the form that PPO learns from: frame stacks, advantages, running moments."""
 
 from __future__ import annotations
 
@@ -12,99 +12,118 @@ from remuda.core.kernels import kernel
 
 
 class Experience(NamedTuple):
-    """Turns that neighbouring agents lived through, as many each, agents first and episode after episode."""
+    """Turns in which neighbouring agents acted, equally many for each, in the order of worlds and then time."""
 
-    windows: NDArray[Any]  # (agents, rows, frames * obs), in the game's dtype
+    stacks: NDArray[Any]  # (agents, rows, frames * obs), in the game's dtype
     actions: NDArray[np.int64]  # (agents, rows)
-    log_probs: NDArray[np.float32]
-    advantages: NDArray[np.float32]
-    returns: NDArray[np.float32]
-    mask: NDArray[np.bool_]  # (agents, rows, actions), or no actions where all are always allowed
+    log_probs: NDArray[np.float32]  # (agents, rows): of the actions, by the policy that acted
+    advantages: NDArray[np.float32]  # (agents, rows)
+    returns: NDArray[np.float32]  # (agents, rows): targets of the critic
+    mask: NDArray[np.bool_]  # (agents, rows, actions), or (agents, rows, 0) if all actions are always allowed
 
     def pick(self, rows: NDArray[np.int64]) -> Experience:
-        """Some rows of each agent, (agents, picked)."""
+        """Some rows of each agent; `rows` is (agents, picked)."""
         agents = np.arange(len(rows))[:, None]
         picked: list[Any] = [array[agents, rows] for array in self]
         return Experience(*picked)
 
-    def cut(self, first: int, last: int) -> Experience:
+    def slice(self, first: int, last: int) -> Experience:
         """Rows first … last-1 of every agent, as views."""
         views: list[Any] = [array[:, first:last] for array in self]
         return Experience(*views)
 
 
-def lived(fragment: Fragment, array: NDArray[Any], agent: int) -> NDArray[Any]:
-    """The entries (turns, worlds, agents, …) of one agent's own turns, world after world."""
-    own: NDArray[Any] = array[:, :, agent].swapaxes(0, 1)[fragment.alive[:, :, agent].T]
-    return own
+def alive_rows(fragment: Fragment, array: NDArray[Any], agent: int) -> NDArray[Any]:
+    """Entries of `array` (turns, worlds, agents, …) in which an agent is alive, world after world: (rows, …)."""
+    rows: NDArray[Any] = array[:, :, agent].swapaxes(0, 1)[fragment.alive[:, :, agent].T]
+    return rows
 
 
-def windows(fragment: Fragment, frames: int, ahead: int = 0) -> NDArray[Any]:
-    """Stacked frames of every turn, or of the one after it: (turns, worlds, agents, frames * obs)."""
+def frame_stacks(fragment: Fragment, frames: int) -> NDArray[Any]:
+    """The last `frames` observations at every turn, oldest first: (turns, worlds, agents, frames * obs).
+
+    Frames that are older than the agent are zero. With one frame this is a view.
+    """
     obs = fragment.obs.reshape(*fragment.obs.shape[:3], -1)
     turns, worlds, agents = fragment.actions.shape
     if frames == 1:
-        first = fragment.before + ahead
-        return obs[first : first + turns]
+        return obs[fragment.before : fragment.before + turns]
     out = np.zeros((turns, worlds, agents, frames * obs.shape[3]), obs.dtype)
-    _windows(obs, fragment.ages, fragment.before, frames, ahead, out)
+    _fill_stacks(obs, fragment.ages, fragment.before, frames, out)
     return out
 
 
 @kernel
-def _windows(obs: Any, ages: Any, before: int, frames: int, ahead: int, out: Any) -> None:
+def _fill_stacks(obs: Any, ages: Any, before: int, frames: int, out: Any) -> None:
     turns, worlds, agents = ages.shape
     size = obs.shape[3]
     for t in range(turns):
         for w in range(worlds):
             for a in range(agents):
-                for f in range(max(0, frames - 1 - ages[t, w, a] - ahead), frames):
-                    source = before + t + ahead - (frames - 1 - f)
+                for f in range(max(0, frames - 1 - ages[t, w, a]), frames):
+                    source = before + t - (frames - 1 - f)
                     for i in range(size):
                         out[t, w, a, f * size + i] = obs[source, w, a, i]
 
 
+def next_frame_stacks(
+    fragment: Fragment, frames: int, turns: NDArray[np.int64], worlds: NDArray[np.int64], agent: int
+) -> NDArray[Any]:
+    """The frame stack of one agent after each of some turns, (rows, frames * obs); row i is after turns[i].
+
+    It is not the stack of the following turn in `frame_stacks` if the agent's episode ended in between: that one starts
+    anew, this one still has the frames of the episode that ended.
+    """
+    ages = fragment.ages[turns, worlds, agent] + 1  # after the turn
+    out = np.zeros((len(turns), frames, *fragment.obs.shape[3:]), fragment.obs.dtype)
+    for back in range(frames):
+        known = ages >= back
+        out[known, frames - 1 - back] = fragment.obs[fragment.before + turns[known] + 1 - back, worlds[known], agent]
+    return out.reshape(len(turns), -1)
+
+
 @kernel
-def discount_advantages(
-    rewards: Any, values: Any, following: Any, flags: Any, gamma: Any, decay: float, out: Any
+def generalised_advantages(
+    rewards: Any, values: Any, next_values: Any, flags: Any, gamma: Any, decay: float, out: Any
 ) -> None:
+    """Generalised advantage estimation (Schulman et al. 2016), backwards through time; all (turns, worlds, agents)."""
     terminated, ended, alive = flags
     turns, worlds, agents = rewards.shape
     for w in range(worlds):
         for a in range(agents):
-            ahead = 0.0
+            advantage = 0.0
             for t in range(turns - 1, -1, -1):
                 if not alive[t, w, a]:
-                    ahead = 0.0
+                    advantage = 0.0
                     continue
-                beyond = 0.0 if terminated[t, w, a] else gamma[a] * following[t, w, a]
-                carry = 0.0 if ended[t, w, a] else gamma[a] * decay * ahead
-                ahead = rewards[t, w, a] + beyond - values[t, w, a] + carry
-                out[t, w, a] = ahead
+                future = 0.0 if terminated[t, w, a] else gamma[a] * next_values[t, w, a]
+                carry = 0.0 if ended[t, w, a] else gamma[a] * decay * advantage
+                advantage = rewards[t, w, a] + future - values[t, w, a] + carry
+                out[t, w, a] = advantage
 
 
-class Statistics:
-    """Running mean and spread of numbers each agent has seen, (agents, numbers); Chan's parallel formula."""
+class RunningMoments:
+    """Running mean and standard deviation of `size` numbers per agent, by Chan's parallel formula."""
 
-    def __init__(self, agents: int, numbers: int) -> None:
-        self.moments = np.zeros((agents, 1 + 2 * numbers))  # count, means, sums of squared deviations
+    def __init__(self, agents: int, size: int) -> None:
+        self.moments = np.zeros((agents, 1 + 2 * size))  # count, means, sums of squared deviations
 
     def add(self, agent: int, rows: NDArray[np.float64]) -> None:
-        """Count rows (rows, numbers) of one agent."""
+        """Include rows (rows, size) of one agent."""
         if not len(rows):
             return
-        own, numbers = self.moments[agent], rows.shape[1]
-        count, means, squares = own[0], own[1 : 1 + numbers], own[1 + numbers :]
-        fresh, total = rows.mean(axis=0), own[0] + len(rows)
-        delta = fresh - means
-        squares += ((rows - fresh) ** 2).sum(axis=0) + delta**2 * count * len(rows) / total
+        own, size = self.moments[agent], rows.shape[1]
+        count, means, squares = own[0], own[1 : 1 + size], own[1 + size :]
+        new_means, total = rows.mean(axis=0), own[0] + len(rows)
+        delta = new_means - means
+        squares += ((rows - new_means) ** 2).sum(axis=0) + delta**2 * count * len(rows) / total
         means += delta * len(rows) / total
         own[0] = total
 
-    def scale(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Centre and spread, (agents, numbers) each; 0 and 1 for an agent that has seen fewer than two rows."""
-        numbers = (self.moments.shape[1] - 1) // 2
-        count, means, squares = np.split(self.moments, [1, 1 + numbers], axis=1)
+    def mean_and_std(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Both (agents, size); 0 and 1 for an agent with fewer than two rows."""
+        size = (self.moments.shape[1] - 1) // 2
+        count, means, squares = np.split(self.moments, [1, 1 + size], axis=1)
         known = count > 1
-        spread = np.sqrt(squares / np.maximum(count, 1))
-        return np.where(known, means, 0.0), np.where(known, spread, 1.0)
+        std = np.sqrt(squares / np.maximum(count, 1))
+        return np.where(known, means, 0.0), np.where(known, std, 1.0)

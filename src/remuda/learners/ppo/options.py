@@ -12,27 +12,27 @@ from remuda.learners.schedule import PerAgent
 
 
 class PPOOptions(Options):
-    """What can be tuned. Values marked per agent may be lists, or "from:to:share" of the run."""
+    """Options of PPO. A value marked "per agent" may be a list, or a schedule "from:to:share" over the run."""
 
     layers: list[int] = Field([64, 64], description="widths of the hidden layers, of actor and critic alike")
     activation: Literal["tanh", "relu"] = Field("tanh", description="between the layers")
-    frames: int = Field(1, ge=1, description="observations the networks see at once")
+    frames: int = Field(1, ge=1, description="stacked observations, the newest included")
     passes: int = Field(4, ge=1, description="times each round is learned from")
     minibatches: int = Field(8, ge=1, description="gradient steps per pass")
     lr: PerAgent = Field("0.001:0.0001", description="learning rate; per agent")
     gamma: PerAgent = Field(0.99, description="discount; per agent")
-    gae_lambda: float = Field(0.95, ge=0, le=1, description="how far advantages look ahead; 1: to the end")
-    clip: float = Field(0.2, gt=0, description="how far a probability may move before it gains nothing")
+    gae_lambda: float = Field(0.95, ge=0, le=1, description="decay of generalised advantages; 1: Monte Carlo")
+    clip: float = Field(0.2, gt=0, description="clip range of the probability ratio")
     entropy: PerAgent = Field(0.01, description="weight of the entropy bonus; per agent")
     value_weight: float = Field(0.5, ge=0, description="weight of the critic's loss")
-    beta2: float = Field(0.999, gt=0, lt=1, description="how long Adam remembers squared gradients")
+    beta2: float = Field(0.999, gt=0, lt=1, description="Adam's decay of squared gradients")
     grad_clip: float = Field(0.5, gt=0, description="largest gradient norm")
     normalise_advantages: bool = Field(True, description="to mean 0 and variance 1 over a minibatch")
-    normalise_values: bool = Field(True, description="let the critic predict standardised returns")
-    normalise_observations: bool = Field(False, description="let the networks see standardised observations")
+    normalise_values: bool = Field(True, description="the critic predicts standardised returns")
+    normalise_observations: bool = Field(False, description="the networks see standardised observations")
     reward_scale: float = Field(1.0, gt=0, description="rewards are multiplied by this")
 
     def check(self) -> None:
-        """Options that contradict each other."""
+        """Raise if options contradict each other."""
         if not self.layers or min(self.layers) < 1:
             raise ConfigError(f"layers={self.layers} should list at least one width, each at least 1")

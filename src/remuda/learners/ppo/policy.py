@@ -1,4 +1,4 @@
-"""How PPO acts: it samples from the actor and remembers how likely the action was."""
+"""The policy of PPO: samples from the actor and stores the log-probability of the action."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from remuda.core.policy import PolicyInput, PolicyOutput, explore
 from remuda.core.rng import uniform
 from remuda.learners.ppo.network import PPONetwork
 from remuda.learners.ppo.options import PPOOptions
-from remuda.learners.stack import LEAST_ROWS, StackedPolicy, chunks, stack_frames
+from remuda.learners.stack import MIN_ROWS, StackedPolicy, chunks, stack_frames
 
 LOG_PROB = "log_prob"
-LEAST_PROB = np.float32(1e-38)  # of which the logarithm is still a number
+MIN_PROB = np.float32(1e-38)  # its logarithm is still finite
 
 
 class PPOPolicy(StackedPolicy):
-    """Samples from the actor and remembers how likely the action was; the critic is asked when there is to learn."""
+    """Samples from the actor and stores the log-probability. The critic runs only when the learner learns."""
 
     extras = (LOG_PROB,)
 
@@ -31,38 +31,38 @@ class PPOPolicy(StackedPolicy):
         self.frames = options.frames
 
     def act(self, inputs: PolicyInput, first: int, last: int) -> PolicyOutput:
-        """Sample, or take the likeliest where exploration is given."""
+        """Sample actions; if `inputs.exploration` is given, take the likeliest ε-greedily instead."""
         worlds, agents = inputs.keys.shape
         probs = np.empty((worlds, agents, self.group.actions), np.float32)
-        for low, high in chunks(agents, self.network.row_bytes(max(worlds, LEAST_ROWS))):
-            self._think(inputs, low, high, first, probs)
+        for low, high in chunks(agents, self.network.row_bytes(max(worlds, MIN_ROWS))):
+            self._fill_probabilities(inputs, low, high, first, probs)
         if inputs.exploration is None:
             actions = np.empty((worlds, agents), np.int64)
             _sample(probs, inputs.keys, actions)
         else:
-            chance = np.full(agents, inputs.exploration)
-            actions = explore(probs.argmax(axis=2), chance, inputs, self.group.actions)
+            epsilon = np.full(agents, inputs.exploration)
+            actions = explore(probs.argmax(axis=2), epsilon, inputs, self.group.actions)
         log_probs = np.empty((worlds, agents), np.float32)
-        _look_up(probs, actions, log_probs)
+        _log_probabilities(probs, actions, log_probs)
         return PolicyOutput(actions, {LOG_PROB: log_probs})
 
     @torch.no_grad()
-    def _think(self, inputs: PolicyInput, low: int, high: int, first: int, probs: NDArray[Any]) -> None:
-        """Fill in what the actors of agents low … high-1 say."""
+    def _fill_probabilities(self, inputs: PolicyInput, low: int, high: int, first: int, probs: NDArray[Any]) -> None:
+        """Write the probabilities by the actors of agents low … high-1 to `probs` (worlds, agents, actions)."""
         network, worlds = self.network, len(inputs.keys)
         x = stack_frames(inputs.obs[:, :, low:high], inputs.ages[:, low:high], network.scale, network.inputs)
         x = x.to(network.device)
         mask = None
         if inputs.mask is not None:
             mask = torch.from_numpy(inputs.mask[:, low:high]).transpose(0, 1).to(network.device)
-        logits = network.logits(self.slice(first + low, first + high), x, mask)
+        logits = network.logits(self.agent_arrays(first + low, first + high), x, mask)
         own = logits.softmax(dim=2)[:, :worlds, : network.actions]
         probs[:, low:high] = own.transpose(0, 1).cpu().numpy()
 
 
 @kernel
 def _sample(probs: Any, keys: Any, out: Any) -> None:
-    """One action per row, by its probabilities (worlds, agents, actions)."""
+    """Sample one action per world and agent from `probs` (worlds, agents, actions)."""
     for w in range(out.shape[0]):
         for a in range(out.shape[1]):
             total = 0.0
@@ -80,8 +80,8 @@ def _sample(probs: Any, keys: Any, out: Any) -> None:
 
 
 @kernel
-def _look_up(probs: Any, actions: Any, out: Any) -> None:
-    """Log-probability of the actions taken, (worlds, agents)."""
+def _log_probabilities(probs: Any, actions: Any, out: Any) -> None:
+    """Log-probabilities of the chosen actions, (worlds, agents)."""
     for w in range(out.shape[0]):
         for a in range(out.shape[1]):
-            out[w, a] = np.log(max(probs[w, a, actions[w, a]], LEAST_PROB))
+            out[w, a] = np.log(max(probs[w, a, actions[w, a]], MIN_PROB))

@@ -28,7 +28,7 @@ from remuda.engines.collectors.task_size import AHEAD, task_size
 from remuda.engines.loop import MAX_ROUNDS_AHEAD
 from remuda.games.registry import find_game
 from remuda.learners.herd import assign
-from remuda.learners.ppo.learner import pieces
+from remuda.learners.ppo.learner import microbatch_count
 from remuda.learners.registry import learner_options
 from remuda.rollout.config import RolloutConfig
 from remuda.rollout.rollout import Rollout
@@ -175,7 +175,7 @@ class SimulatedEngine:
         self.agents = max(1, sum(part.agents for part in learning))
         self.pieces = 1  # of one agent's learning that threads can share
         if all(part.player == "ppo" for part in learning):
-            self.pieces = pieces(self.round * spec.turns // learner_options(plan, "ppo").minibatches)
+            self.pieces = microbatch_count(self.round * spec.turns // learner_options(plan, "ppo").minibatches)
         self.threads_here = min(cores_here(), own.variant.workers)
         self._used_threads = own.median("collect_cpu_s") / max(own.median("collect_wall_s"), 1e-9)
         together = min(self.threads_here, self.agents * self.pieces)

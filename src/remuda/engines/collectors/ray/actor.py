@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from remuda.core.errors import GameError
-from remuda.core.failures import TaskFailure, trace_of
+from remuda.core.failures import TaskFailure, format_traceback
 from remuda.core.fragment import Fragment
 from remuda.core.game import GameSpec
 from remuda.core.plan import Plan
@@ -85,7 +85,7 @@ class RolloutActor:
                 fragments, invalid_samples = rollout.play(out, self._before_turn), rollout.invalid_samples
         except GameError as error:
             self.rollouts.forget(task)
-            failure = TaskFailure.of(task, self.name, error.turn, f"{self.name}: {error}", trace_of(error), out)
+            failure = TaskFailure.of(task, self.name, error.turn, f"{self.name}: {error}", format_traceback(error), out)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         return TaskResult(fragments, failure, invalid_samples, time.thread_time() - cpu, peak)
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from remuda.core.errors import ConfigError, first_line
-from remuda.core.machine import cores, family
+from remuda.core.machine import cores, process_tree
 from remuda.core.plan import Plan
 
 LOOPBACK = "127.0.0.1"
@@ -89,7 +89,7 @@ class Cluster:
         workers = self.plan.n_workers or cores()
         self._folder = Path(tempfile.mkdtemp(prefix="remuda-ray-"))
         self.ours = True
-        before = set(family(os.getpid()))
+        before = set(process_tree(os.getpid()))
         try:
             with _within_this_machine():
                 self._ray.init(
@@ -107,7 +107,7 @@ class Cluster:
             raise self._refused(first_line(error)) from error
         if (address := self._ray.nodes()[0]["NodeManagerAddress"]) != LOOPBACK:
             raise self._refused(f"this version of Ray insists on listening beyond this machine ({address})")
-        own = [str(pid) for pid in family(os.getpid()) if pid not in before]
+        own = [str(pid) for pid in process_tree(os.getpid()) if pid not in before]
         self._warden = subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", CLEANUP_PROGRAM, str(self._folder), *own],
             stdin=subprocess.PIPE,

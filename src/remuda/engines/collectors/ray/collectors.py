@@ -316,7 +316,9 @@ class RayCollectors(Collectors):
             self._say(f"{handle.name} {why}: replaced")
             if mine:
                 task = mine.pop(0)
-                where = f"turn {max(handle.turn, 0)} of {task}, {self.config.places(task)}, seed {self.plan.seed}"
+                where = (
+                    f"turn {max(handle.turn, 0)} of {task}, {self.config.describe_worlds(task)}, seed {self.plan.seed}"
+                )
                 what = f"{handle.name}: {why} in {where}"
                 failure = TaskFailure(task, handle.name, max(handle.turn, 0), what, "", [])
                 self._ready.append(Delivery(task, (), failure=failure))

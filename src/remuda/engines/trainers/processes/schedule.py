@@ -29,15 +29,15 @@ def split(parts: Sequence[Part], learners: int) -> list[list[AgentSlice]]:
     return result
 
 
-def batches(plan: Plan, piecemeal: bool, number: int) -> list[int]:
+def batches(plan: Plan, incremental: bool, number: int) -> list[int]:
     """The updates of a round in the batches after which they are published."""
-    due, size = plan.updates_in(number), plan.publish_interval if piecemeal else plan.updates_in(number) + 1
+    due, size = plan.updates_in(number), plan.publish_interval if incremental else plan.updates_in(number) + 1
     return [min(size, due - done) for done in range(0, max(due, 1), size)]
 
 
-def publications(plan: Plan, piecemeal: bool, rounds: int) -> int:
+def publications(plan: Plan, incremental: bool, rounds: int) -> int:
     """Versions published by a learner after so many rounds, the first weights not counted."""
-    return sum(len(batches(plan, piecemeal, number)) for number in range(1, rounds + 1))
+    return sum(len(batches(plan, incremental, number)) for number in range(1, rounds + 1))
 
 
 def saved_mark(rounds: int) -> str:

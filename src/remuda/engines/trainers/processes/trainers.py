@@ -86,7 +86,7 @@ class ProcessTrainers(Trainers):
         """The first rows, and the bytes and kinds of the learners, from learners that are then forgotten."""
         rows: Rows = {}
         self._steps: dict[int, int] = {}
-        self._bytes, self._piecemeal = 0, False
+        self._bytes, self._incremental = 0, False
         for index, part in enumerate(self.parts):
             if not part.learns:
                 continue
@@ -95,8 +95,8 @@ class ProcessTrainers(Trainers):
                 learner.restore(with_prefix(state, f"{index}/"))
             rows[index] = learner.rows()
             self._bytes += learner.memory_bytes()
-            self._steps.update(zip(learner.context.numbers.tolist(), learner.steps.tolist(), strict=True))
-            self._piecemeal |= learner.piecemeal
+            self._steps.update(zip(learner.context.agent_numbers.tolist(), learner.steps.tolist(), strict=True))
+            self._incremental |= learner.incremental
             learner.close()
         return rows
 
@@ -124,7 +124,7 @@ class ProcessTrainers(Trainers):
     def versions_after(self, rounds: int) -> int:
         """Learners publish several times a round; counted once, since the loop asks with every delivery."""
         while len(self._versions) <= rounds:
-            made = batches(self.plan, self._piecemeal, len(self._versions))
+            made = batches(self.plan, self._incremental, len(self._versions))
             self._versions.append(self._versions[-1] + len(made))
         return self._versions[rounds]
 

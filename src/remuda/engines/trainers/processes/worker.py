@@ -12,7 +12,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from remuda.core.fragment import copied, cut
+from remuda.core.fragment import copy_fragment, slice_worlds
 from remuda.core.game import GameSpec
 from remuda.core.plan import Plan
 from remuda.core.timeline import span
@@ -95,12 +95,12 @@ class LearnerWorker:
         whole = self.job.slot_array.fragments(message.token.slot, message.task, self.config, message.turns)
         for learner, version in zip(self.learners, self.versions, strict=True):
             context = learner.context
-            own = cut(whole[context.group_index], slice(*message.worlds))
+            own = slice_worlds(whole[context.group_index], slice(*message.worlds))
             self._lags.update(
                 count_lags([replace(own, versions=own.versions[:, context.first : context.last])], version)
             )
-            with learner.skipping_errors(0), span("take"):
-                learner.take(copied(own) if learner.keeps_fragments else own)
+            with learner.skip_on_error(0), span("take"):
+                learner.take(copy_fragment(own) if learner.keeps_views else own)
         self.connection.send(FragmentsTaken(message.token, message.worlds, list(self.versions)))
         self._have += message.worlds[1] - message.worlds[0]
         plan = self.job.plan
@@ -115,7 +115,7 @@ class LearnerWorker:
         self.rounds, self._have = self.rounds + 1, 0
         reports = []
         for index, learner in enumerate(self.learners):
-            for count in batches(self.job.plan, learner.piecemeal, self.rounds):
+            for count in batches(self.job.plan, learner.incremental, self.rounds):
                 self._update(index, count)
             reports.append({name: values.tolist() for name, values in learner.report().items()})
         return reports
@@ -124,7 +124,7 @@ class LearnerWorker:
         """Make updates and publish what came of them."""
         self.status.beat(Phase.LEARNING, self.rounds)
         learner = self.learners[index]
-        with learner.skipping_errors(count), span("update"):
+        with learner.skip_on_error(count), span("update"):
             learner.update(count)
         self.versions[index] += 1
         self._publish(index)
@@ -137,7 +137,7 @@ class LearnerWorker:
         """Where learning never pauses: go on with what we have until something new comes."""
         if not self.job.plan.free_running or self.rounds in (0, self.job.plan.rounds):
             return
-        busy = [index for index, learner in enumerate(self.learners) if learner.piecemeal]
+        busy = [index for index, learner in enumerate(self.learners) if learner.incremental]
         while busy and not self.connection.poll(0):
             began, cpu = time.perf_counter(), time.process_time()
             for index in busy:
@@ -147,7 +147,7 @@ class LearnerWorker:
     def _report(self, metrics: list[dict[str, list[float]]]) -> None:
         steps = [int(count) for learner in self.learners for count in learner.steps]
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        skipped_updates = [skipped for learner in self.learners for skipped in learner.take_skipped_updates()]
+        skipped_updates = [skipped for learner in self.learners for skipped in learner.pop_skipped_updates()]
         lags, spent = dict(self._lags), self._spent
         self.connection.send(
             RoundLearned(self.rounds, metrics, steps, lags, spent, self._waited_s, peak, skipped_updates)
@@ -170,7 +170,7 @@ class LearnerWorker:
             if skipped:
                 learner.skip(skipped)
             part, first, last = self.job.slices[index]
-            known = publications(plan, learner.piecemeal, order.rounds)
+            known = publications(plan, learner.incremental, order.rounds)
             self.versions[index] = max(known, self.job.store.newest(part, first, last))
             self._publish(index)
         if order.report:
