@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from remuda.core.errors import ConfigError
+from remuda.core.errors import ConfigError, GameError
 
 if TYPE_CHECKING:
     from remuda.core.policy import Policy
@@ -198,7 +198,10 @@ class GameEntry:
 
 def make_game(entry: GameEntry, options: Mapping[str, Any], worlds: Sequence[int]) -> Game:
     """Make the worlds with these numbers; see `option_per_world` for options given as lists."""
-    return entry.make(check_options(entry, options), worlds)
+    try:
+        return entry.make(check_options(entry, options), worlds)
+    except SystemExit as error:  # would end the program without a word
+        raise GameError(f"{entry.name} called sys.exit({error.code!r}) while it was made") from error
 
 
 def check_options(entry: GameEntry, options: Mapping[str, Any]) -> Any:

@@ -151,7 +151,9 @@ class Learner(ABC):
         """Turn an exception into `count` skipped updates, after which the learner continues with its weights."""
         try:
             yield
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # sys.exit() of a learner of one's own must not end training silently
             self.skip(count)
             first = self.context.herd_first
             reason = f"learning raised {type(error).__name__}: {error}"

@@ -99,7 +99,7 @@ class Loop:
                     self._receive(self._recv())
                 self._take()
             self._finish()
-        except Exception as error:
+        except BaseException as error:
             if isinstance(error, Stopped) or (self._consistent and not isinstance(error, StorageError)):
                 self._learn_complete_rounds()
                 self.listener.save(self)

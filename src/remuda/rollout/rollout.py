@@ -24,15 +24,18 @@ from remuda.rollout.invalid_samples import remove_invalid_samples
 
 @contextmanager
 def game_error_context(game: str, task: Task, config: RolloutConfig, turn: int = 0) -> Iterator[None]:
-    """Turn any exception of a game into a GameError that says where it happened."""
+    """Turn whatever a game raises into a GameError that says where it happened; only Ctrl-C is passed on.
+
+    `sys.exit()` in a game must not end training silently, so this is not only about `Exception`.
+    """
     try:
         yield
     except GameError as error:
         error.turn = turn
         raise
-    except RemudaError:
+    except (RemudaError, KeyboardInterrupt):
         raise
-    except Exception as error:
+    except BaseException as error:
         where = f"turn {turn} of {task}, {config.describe_worlds(task)}, seed {config.seed}"
         raise GameError(f"{game} raised {type(error).__name__} in {where}: {error}", turn) from error
 

@@ -87,7 +87,7 @@ def start(
     refuse_while_importing()
     refuse_inside_workers()
     plan = make_plan(settings)
-    return _train(Job(new_folder(out, plan), plan, callbacks, quiet, asked=_switches(settings.get("parallel"))))
+    return _train(TrainingJob(new_folder(out, plan), plan, callbacks, quiet, asked=_switches(settings.get("parallel"))))
 
 
 def resume(
@@ -111,14 +111,14 @@ def resume(
         return _extend(run, plan, checkpoint_name, callbacks, quiet)
     if not run.checkpoints() and checkpoint_name is None:
         notes = [f"{run.path} has no checkpoint yet: training starts from the beginning"]
-        return _train(Job(run.path, plan, callbacks, quiet, notes=notes, is_new=False))
+        return _train(TrainingJob(run.path, plan, callbacks, quiet, notes=notes, is_new=False))
     start_from = run.checkpoint(checkpoint_name)
     state = TrainState.read(start_from, plan)
     if state.loop.settled == plan.rounds and run.finished:
         raise RunError(
             f"{run.path} is finished: all {plan.total_episodes} episodes are trained; `--total-episodes N` extends it"
         )
-    return _train(Job(run.path, plan, callbacks, quiet, start_from))
+    return _train(TrainingJob(run.path, plan, callbacks, quiet, start_from))
 
 
 def _extend(run: Run, plan: Plan, name: str | None, callbacks: Callbacks, quiet: bool) -> Run:
@@ -143,7 +143,7 @@ def _extend(run: Run, plan: Plan, name: str | None, callbacks: Callbacks, quiet:
         notes.append(f"the last round was short, so training continues from episode {int(start_from.name)}")
     with storage_errors(run.path):
         write_config(run.path, run.changed({"total_episodes": plan.total_episodes}))
-    return _train(Job(run.path, plan, callbacks, quiet, start_from, notes=notes))
+    return _train(TrainingJob(run.path, plan, callbacks, quiet, start_from, notes=notes))
 
 
 def _lies_on_a_round(path: Path, plan: Plan) -> bool:
@@ -178,7 +178,7 @@ def _switches(parallel: Mapping[str, Any] | None) -> str:
 
 
 @dataclass(frozen=True)
-class Job:
+class TrainingJob:
     """What to train, and from where."""
 
     folder: Path
@@ -191,7 +191,7 @@ class Job:
     is_new: bool = True  # the folder is to be a new run
 
 
-def _train(job: Job) -> Run:
+def _train(job: TrainingJob) -> Run:
     """Build everything (a bad plan fails before anything is written), train, and write the result."""
     request, folder, fresh = StopRequest(), job.folder, job.start_from is None
     is_new = fresh and job.is_new
