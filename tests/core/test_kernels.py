@@ -93,3 +93,43 @@ def test_the_cache_setting_of_numba_is_restored(monkeypatch: pytest.MonkeyPatch,
         assert kernels.numba.config.CACHE_DIR == "elsewhere"
     finally:
         kernels.cache_directory.cache_clear()
+
+
+PLAY = "import remuda.games.treasurehunt as game; from remuda.core import kernels; print(kernels.cache_base())"
+
+
+def start(environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    kept = {name: value for name, value in os.environ.items() if name not in ("HOME", "XDG_CACHE_HOME")}
+    command = [sys.executable, "-B", "-c", PLAY]
+    return subprocess.run(command, env={**kept, **environment}, capture_output=True, text=True, timeout=120, check=True)
+
+
+def test_a_cache_that_cannot_be_written_is_replaced_by_a_private_one(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no directory")
+    done = start({"XDG_CACHE_HOME": str(tmp_path / "file"), "TMPDIR": str(tmp_path)})
+    private = tmp_path / f"remuda-{os.geteuid()}"
+    assert done.stdout.strip() == str(private)
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert "compiled code is kept in" in done.stderr
+    assert private.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("kind", ["open to others", "a link"])
+def test_a_private_cache_that_others_could_write_is_not_used(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "file").write_text("no directory")
+    private = tmp_path / f"remuda-{os.geteuid()}"
+    if kind == "a link":
+        (tmp_path / "elsewhere").mkdir(mode=0o700)
+        private.symlink_to(tmp_path / "elsewhere")
+    else:
+        private.mkdir()
+        private.chmod(0o777)
+    done = start({"XDG_CACHE_HOME": str(tmp_path / "file"), "TMPDIR": str(tmp_path)})
+    assert done.stdout.strip() == "None"
+    assert "compiled again at every start" in done.stderr
+
+
+def test_a_kernel_without_a_file_is_compiled_in_memory() -> None:
+    made: dict[str, object] = {}
+    exec("from remuda.core.kernels import kernel\n@kernel\ndef add(x):\n    return x + 1\n", made)
+    assert made["add"](3) == 4  # type: ignore[operator]

@@ -7,8 +7,10 @@ A kernel is plain Python over arrays. numba compiles it, and the compiled code r
 from __future__ import annotations
 
 import hashlib
-import inspect
+import logging
 import os
+import stat
+import tempfile
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -19,6 +21,7 @@ import numpy as np
 
 F = TypeVar("F", bound=Callable[..., Any])
 _PACKAGE = Path(__file__).parent.parent
+_log = logging.getLogger("remuda")
 
 
 def kernel(function: F) -> F:
@@ -26,8 +29,12 @@ def kernel(function: F) -> F:
     if numba.config.DISABLE_JIT:
         # rng.py relies on integers that wrap around. Machine code does that silently; numpy would warn.
         return np.errstate(over="ignore")(function)
+    source = Path(function.__code__.co_filename)
+    folder = cache_directory(source.parent) if source.is_file() else None  # a notebook cell has no file
+    if folder is None:
+        return cast(F, numba.njit(nogil=True)(function))
     previous = numba.config.CACHE_DIR
-    numba.config.CACHE_DIR = str(cache_directory(Path(inspect.getfile(function)).parent))
+    numba.config.CACHE_DIR = str(folder)
     try:
         return cast(F, numba.njit(nogil=True, cache=True)(function))
     finally:
@@ -35,15 +42,40 @@ def kernel(function: F) -> F:
 
 
 @cache
-def cache_directory(folder: Path) -> Path:
+def cache_directory(folder: Path) -> Path | None:
     """The directory for compiled code of `folder`, named after a hash of all sources that may be inlined in it.
 
     numba's own cache checks only the file that defines a kernel. Kernels imported from other files are inlined, so
     numba would not notice an edit there. The hash covers every file with kernels, in remuda and in `folder`.
+    None where nothing can be written: then compiled code lives as long as the process.
     """
-    root = os.environ.get("XDG_CACHE_HOME")
-    base = Path(root) if root else Path.home() / ".cache"
-    return base / "remuda" / sources_hash(folder)
+    base = cache_base()
+    return None if base is None else base / sources_hash(folder)
+
+
+@cache
+def cache_base() -> Path | None:
+    """The first directory that can be written: the user's cache, else a private one among temporary files."""
+    try:
+        root = os.environ.get("XDG_CACHE_HOME")
+        own = (Path(root) if root else Path.home() / ".cache") / "remuda"
+        own.mkdir(parents=True, exist_ok=True)
+        if os.access(own, os.W_OK | os.X_OK):
+            return own
+    except (OSError, RuntimeError):  # no home, or a path that is no directory
+        pass
+    private = Path(tempfile.gettempdir()) / f"remuda-{os.geteuid()}"
+    try:
+        private.mkdir(mode=0o700, exist_ok=True)
+        status = private.lstat()
+        # Compiled code is loaded from here, so nobody else may have made or may write it.
+        if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o077:
+            _log.warning("the cache directory cannot be written: compiled code is kept in %s", private)
+            return private
+    except OSError:
+        pass
+    _log.warning("no cache directory can be written: everything is compiled again at every start")
+    return None
 
 
 def sources_hash(folder: Path) -> str:
@@ -60,5 +92,6 @@ def is_cached(source: Path) -> bool:
     """Whether the kernels of this file, as it is now, are in the cache; True if it has none."""
     if b"@kernel" not in source.read_bytes():
         return True
-    found = cache_directory(source.parent).glob(f"{source.parent.name}_*/{source.stem}.*.nbi")
-    return bool(numba.config.DISABLE_JIT) or any(found)
+    folder = cache_directory(source.parent)
+    found = folder is not None and any(folder.glob(f"{source.parent.name}_*/{source.stem}.*.nbi"))
+    return bool(numba.config.DISABLE_JIT) or found
