@@ -12,7 +12,7 @@ ways to wait (`Loop.free`):
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -21,7 +21,7 @@ from typing import Protocol
 from pydantic import Field
 
 from remuda.core.errors import Stopped, StorageError
-from remuda.core.fragment import Fragment, Purpose, copy_fragment
+from remuda.core.fragment import Fragment, Purpose, copy_fragment, slice_worlds
 from remuda.core.plan import Plan
 from remuda.core.saved_state import SavedState
 from remuda.core.task import Task
@@ -81,6 +81,7 @@ class Loop:
     _again: deque[int] = field(default_factory=deque)  # episodes to hand out again
     _pending: set[int] = field(default_factory=set)  # handed out, and not part of a complete round yet
     _partial: list[int] = field(default_factory=list)  # episodes of the round that is not complete yet
+    _handed_out: dict[int, int] = field(default_factory=dict)  # not yet given to the learners: version published then
     _arrived: deque[Delivery] = field(default_factory=deque)  # played, not yet given to the learners
     _learned: deque[Update] = field(default_factory=deque)  # not yet reported to the listener
     _held: deque[Update] = field(default_factory=deque)  # learned and reported, not yet published
@@ -150,16 +151,27 @@ class Loop:
 
     def _wanted(self) -> int:
         """How many more episodes to hand out: to full capacity, unless learning is far behind."""
-        unlearned = self._next - len(self._again) - self.plan.episodes_after(self.trainers.version)
-        size, capacity = self.plan.round_episodes, self.collectors.capacity()
-        most = capacity + MAX_ROUNDS_AHEAD * size
+        learned, capacity = self.plan.episodes_after(self.trainers.version), self.collectors.capacity()
+        most = capacity + MAX_ROUNDS_AHEAD * self.plan.round_episodes
         if self.plan.on_lag == "wait":
-            each = self.trainers.versions_after(self.rounds + 1) - self.trainers.versions_after(self.rounds)
-            most = min(most, (self.max_lag // max(each, 1) + 1) * size)
-        wanted = min(capacity - self._out, most - unlearned)
+            most = self._most_in_time(learned, most)
+        wanted = min(capacity - self._out, most - (self._next - len(self._again) - learned))
         task = min(self.collectors.task_episodes(), self.plan.total_episodes - self._next)
         idle = not self._out and self.trainers.version == self.rounds
-        return wanted if wanted >= task else task * idle
+        return wanted if wanted >= task or idle else 0
+
+    def _most_in_time(self, learned: int, most: int) -> int:
+        """How many of the `most` episodes after the learned ones can be played with the newest version; a round can."""
+        size, version = self.plan.round_episodes, self.trainers.versions_after(self.trainers.version)
+        most = min(most, (self.max_lag + 1) * size)  # a round makes one version or more
+        while most > size and not self._is_in_time(learned + most, version):
+            most = max(size, most - size)
+        return most
+
+    def _is_in_time(self, count: int, version: int) -> bool:
+        """Whether episode number `count` in the order of learning (from 1) may have been played with `version`."""
+        rounds_before = (count - 1) // self.plan.round_episodes
+        return self.trainers.versions_after(rounds_before) - version <= self.max_lag
 
     def _receive(self, delivery: Delivery) -> None:
         self._out -= delivery.episodes
@@ -175,8 +187,9 @@ class Loop:
             task = delivery.task
             episodes = self.failure_log.record(delivery.failure)
             if task.purpose is Purpose.TRAIN:
+                self._forget(task.episodes)
                 self._pending.difference_update(task.episodes)
-                self._pending.update(episodes)
+                self._note_handed_out(episodes)
             for episode in episodes:
                 self.collectors.send(replace(task, episodes=(episode,)))
 
@@ -188,32 +201,56 @@ class Loop:
         self._consistent = True
 
     def _take(self) -> None:
-        """Give arrived deliveries to the learners, unless an episode still being played would exceed the lag by it."""
-        while self._arrived and self._keeps_the_lag():
-            delivery = self._arrived.popleft()
-            if self._is_too_late(delivery):
-                self.dropped += delivery.episodes
-                self._again.extend(delivery.task.episodes)
-                delivery.release()
-                continue
-            for piece in self.trainers.take(delivery):
-                self.listener.collected(piece.round, piece.fragments)
+        """Give arrived deliveries to the learners, oldest weights first, as far as the bound on policy lag allows."""
+        self._arrived = deque(sorted(self._arrived, key=lambda delivery: self._handed_out[delivery.task.episodes[0]]))
+        while self._arrived and self._keeps_the_lag(self._arrived[0]):
+            delivery = self._without_late_episodes(self._arrived.popleft())
+            pieces = self.trainers.take(delivery) if delivery.episodes else []
+            for piece in pieces:
                 self._partial += piece.delivery.task.episodes[piece.worlds]
                 if piece.round <= self.trainers.taken:
                     self._pending.difference_update(self._partial)
                     self._partial.clear()
             self.rounds = self.trainers.taken
+            for piece in pieces:  # last: a listener that raises must not leave the counters between two rounds
+                self.listener.collected(piece.round, piece.fragments)
 
-    def _keeps_the_lag(self) -> bool:
-        """The bound on policy lag, `on_lag: wait`: learning one more round must not make an actor's weights too old."""
-        oldest = self.collectors.oldest() if self.free and self.plan.on_lag == "wait" else None
-        return oldest is None or self.trainers.versions_after(self.rounds + 1) - oldest <= self.max_lag
+    @property
+    def _taken(self) -> int:
+        """Episodes given to the learners."""
+        return self.plan.episodes_after(self.rounds) + len(self._partial)
 
-    def _is_too_late(self, delivery: Delivery) -> bool:
+    def _keeps_the_lag(self, delivery: Delivery) -> bool:
+        """The bound on policy lag, `on_lag: wait`: after this delivery, older episodes must still be learned in time.
+
+        Older deliveries are taken first, so that it is enough to count the episodes of each version.
+        """
+        if not self.free or self.plan.on_lag == "drop" or self._is_in_time(self._next, version=0):
+            return True
+        own, count = self._handed_out[delivery.task.episodes[0]], self._taken + delivery.episodes
+        older = Counter(version for version in self._handed_out.values() if version < own)
+        for version in sorted(older):
+            count += older[version]
+            if not self._is_in_time(count, version):
+                return False
+        return True
+
+    def _without_late_episodes(self, delivery: Delivery) -> Delivery:
         """The bound on policy lag, `on_lag: drop`: episodes played with weights that are too old are played again."""
+        episodes = delivery.task.episodes
+        self._forget(episodes)
         if not self.free or self.plan.on_lag == "wait":
-            return False
-        return self.trainers.versions_after(self.rounds) - delivery.oldest > self.max_lag
+            return delivery
+        oldest = delivery.oldest
+        kept = sum(self._is_in_time(self._taken + n, oldest) for n in range(1, len(episodes) + 1))
+        if kept == len(episodes):
+            return delivery
+        self.dropped += len(episodes) - kept
+        self._again.extend(episodes[kept:])
+        if not kept:
+            delivery.release()
+        task, fragments = replace(delivery.task, episodes=episodes[:kept]), delivery.fragments
+        return replace(delivery, task=task, fragments=[slice_worlds(fragment, slice(kept)) for fragment in fragments])
 
     def _learn(self, version: int) -> None:
         """Wait until `version` is learned. By round, later versions are held back until it is their turn."""
@@ -296,9 +333,19 @@ class Loop:
             if not episodes:
                 break
             self.collectors.send(Task(tuple(episodes)))
-            self._pending.update(episodes)
+            self._note_handed_out(episodes)
             self._out, count, sent = self._out + len(episodes), count - len(episodes), True
         return sent
+
+    def _note_handed_out(self, episodes: Sequence[int]) -> None:
+        """Remember episodes that are played with the weights published now, or with newer ones."""
+        self._pending.update(episodes)
+        self._handed_out.update(dict.fromkeys(episodes, self.trainers.versions_after(self.published.version)))
+
+    def _forget(self, episodes: Sequence[int]) -> None:
+        """These episodes are no longer out: they are given to the learners, dropped or failed."""
+        for episode in episodes:
+            del self._handed_out[episode]
 
     def state(self) -> LoopState:
         """Where the loop stands. Unfinished episodes are in no complete round: they will be played again."""
