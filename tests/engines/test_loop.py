@@ -491,7 +491,7 @@ def test_too_many_failures_end_the_run_after_saving(free: bool, tmp_path: Path) 
 
 
 def test_skipped_updates_are_told_and_may_end_the_run(tmp_path: Path) -> None:
-    skipped = SkippedUpdates((0, 1), 3, "learning raised ZeroDivisionError", trace="Traceback …")
+    skipped = SkippedUpdates((0, 1), 3, "learning raised ZeroDivisionError", traceback="Traceback …")
     log = FailureLog(plan_of(), tmp_path, lambda text: None)
     training = prepare(plan_of(), skipped={1: [skipped], 3: [skipped], 4: [skipped], 5: [skipped]}, failures=log)
     with pytest.raises(LearnerError, match="round 3 in a row"):
