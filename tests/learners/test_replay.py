@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from remuda.core import rng
-from remuda.core.fragment import Fragment, Origin, Purpose, blank
+from remuda.core.fragment import Fragment, Origin, Purpose, blank, of_agents
 from remuda.core.game import Group, make_game
 from remuda.core.rng import Stream
 from remuda.core.task import Task
@@ -219,7 +219,7 @@ def test_every_draw_is_true_and_every_kept_transition_is_drawn(
     most = longest(story, frames)
     memory = ReplayBuffer(GROUP, AGENTS, most + spare, frames)
     for fragment in story.fragments:
-        memory.take(fragment, FIRST)
+        memory.take(of_agents(fragment, FIRST, FIRST + AGENTS))
     if not ready(memory):
         return
     batch = draw_all(memory, n_step)
@@ -241,13 +241,13 @@ def test_a_restored_memory_goes_on_as_if_nothing_had_happened(data: st.DataObjec
     memory = ReplayBuffer(GROUP, AGENTS, longest(story, frames) + spare, frames)
     middle = data.draw(st.integers(0, len(story.fragments)))
     for fragment in story.fragments[:middle]:
-        memory.take(fragment, FIRST)
+        memory.take(of_agents(fragment, FIRST, FIRST + AGENTS))
     again = ReplayBuffer(GROUP, AGENTS, memory.capacity, frames)
     again.restore({name: array.copy() for name, array in memory.state().items()})
     for fragment in (None, *story.fragments[middle:]):
         if fragment is not None:
-            memory.take(fragment, FIRST)
-            again.take(fragment, FIRST)
+            memory.take(of_agents(fragment, FIRST, FIRST + AGENTS))
+            again.take(of_agents(fragment, FIRST, FIRST + AGENTS))
         assert again.segments == memory.segments
         assert again.heads == memory.heads
         assert np.array_equal(again.counts, memory.counts)
@@ -274,7 +274,7 @@ def test_played_stretches_come_back_as_they_were(turns: int | None, rest: int) -
     """A game whose observations say world, agent, turn and stretch, and which pays 1 + the turn."""
     memory = ReplayBuffer(make_game(RESPAWN, {}, [0]).spec.groups[0], 3, 60, 1)
     for fragment in played(RESPAWN, {"turns": 20, "longest_rest": rest}, turns, range(3)):
-        memory.take(fragment, 0)
+        memory.take(fragment)
     keys = rng.keys(rng.key(0, Stream.SAMPLE), np.arange(3))
     batch = memory.sample(0, 3, keys, 500, 3, np.ones(3))
     turn = batch.obs[..., 2]
@@ -293,7 +293,7 @@ def test_played_stretches_come_back_as_they_were(turns: int | None, rest: int) -
 def test_masks_belong_to_the_observation_bootstrapped_from() -> None:
     memory = ReplayBuffer(make_game(MASKED, {}, [0]).spec.groups[0], 3, 40, 1)
     for fragment in played(MASKED, {}, 3, range(5)):
-        memory.take(fragment, 0)
+        memory.take(fragment)
     keys = rng.keys(rng.key(0, Stream.SAMPLE), np.arange(3))
     batch = memory.sample(0, 3, keys, 300, 2, np.ones(3))
     assert batch.next_mask is not None
@@ -320,7 +320,7 @@ def filled(stories: list[Story], capacity: int, frames: int = 3) -> ReplayBuffer
     memory = ReplayBuffer(GROUP, AGENTS, capacity, frames)
     for story in stories:
         for fragment in story.fragments:
-            memory.take(fragment, FIRST)
+            memory.take(of_agents(fragment, FIRST, FIRST + AGENTS))
     return memory
 
 
@@ -439,7 +439,7 @@ def test_a_fragment_without_turns_adds_nothing() -> None:
     (empty,) = player.play(player.empty_fragments())
     assert empty.turns == 0
     memory = ReplayBuffer(game.spec.groups[0], 3, 20, 1)
-    memory.take(empty, 0)
+    memory.take(empty)
     assert memory.counts.tolist() == [0, 0, 0]
 
 

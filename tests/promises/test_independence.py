@@ -53,7 +53,7 @@ def teach(student: Learner, rounds: Sequence[Fragment]) -> dict[str, NDArray[Any
     """Everything the agents are and report after some rounds of updates."""
     with one_thread_each():
         for fragment in rounds:
-            student.take(fragment)
+            student.take(student.context.select([fragment]))
             student.update(UPDATES)
             report = student.report()
     return {name: array.copy() for name, array in {**student.state(), **report, "rows": student.rows()}.items()}

@@ -7,7 +7,7 @@ is rows, states of slices put together are the state of the whole.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from remuda.core.errors import CheckpointError
 from remuda.core.failures import SkippedUpdates, trace_of
-from remuda.core.fragment import Fragment
+from remuda.core.fragment import Fragment, of_agents
 from remuda.core.game import Group
 from remuda.core.options import Options
 from remuda.core.policy import Policy
@@ -55,6 +55,10 @@ class LearnerContext:
     def numbers(self) -> NDArray[np.int64]:
         """Herd-wide numbers of its agents."""
         return np.arange(self.agents) + self.herd_first
+
+    def select(self, fragments: Sequence[Fragment]) -> Fragment:
+        """The learner's agents only, from one fragment per group, as views: what `Learner.take` expects."""
+        return of_agents(fragments[self.group_index], self.first, self.last)
 
 
 class Learner(ABC):
@@ -94,7 +98,7 @@ class Learner(ABC):
 
     @abstractmethod
     def take(self, fragment: Fragment) -> None:
-        """Keep what happened to this learner's agents."""
+        """Keep what happened to this learner's agents: the fragment holds them and nobody else."""
 
     @abstractmethod
     def update(self, count: int) -> None:

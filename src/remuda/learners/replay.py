@@ -72,27 +72,28 @@ class ReplayBuffer:
         mask = 0 if self.mask is None else self.mask.nbytes
         return self.obs.nbytes + self.actions.nbytes + self.rewards.nbytes + self.terminated.nbytes + mask
 
-    def take(self, fragment: Fragment, first: int) -> None:
-        """Remember the stretches of agents first, first+1, … of the fragment's group."""
+    def take(self, fragment: Fragment) -> None:
+        """Remember the stretches of a fragment that holds this memory's agents and nobody else."""
+        assert fragment.actions.shape[2] == self.agents, "the fragment holds other agents too"
         self._table = None
         for agent in range(self.agents):
             for world in range(len(fragment.origin.worlds)):
-                for start, stop in _runs(fragment, world, first + agent):
-                    self._store(fragment, world, first + agent, agent, start, stop)
+                for start, stop in _runs(fragment, world, agent):
+                    self._store(fragment, world, agent, start, stop)
 
-    def _store(self, fragment: Fragment, world: int, column: int, agent: int, start: int, stop: int) -> None:
-        lead = min(int(fragment.ages[start, world, column]), self.frames - 1, fragment.before + start)
+    def _store(self, fragment: Fragment, world: int, agent: int, start: int, stop: int) -> None:
+        lead = min(int(fragment.ages[start, world, agent]), self.frames - 1, fragment.before + start)
         place = self._make_room(agent, lead, stop - start)
         source = fragment.before + start - lead
         self.obs[agent, place.begin : place.end] = fragment.obs[
-            source : fragment.before + stop + 1, world, column
+            source : fragment.before + stop + 1, world, agent
         ].reshape(place.end - place.begin, -1)
         turns = slice(place.first, place.end - 1)
-        self.actions[agent, turns] = fragment.actions[start:stop, world, column]
-        self.rewards[agent, turns] = fragment.rewards[start:stop, world, column]
-        self.terminated[agent, turns] = fragment.terminated[start:stop, world, column]
+        self.actions[agent, turns] = fragment.actions[start:stop, world, agent]
+        self.rewards[agent, turns] = fragment.rewards[start:stop, world, agent]
+        self.terminated[agent, turns] = fragment.terminated[start:stop, world, agent]
         if self.mask is not None and fragment.mask is not None:
-            self.mask[agent, place.first : place.end] = fragment.mask[start : stop + 1, world, column]
+            self.mask[agent, place.first : place.end] = fragment.mask[start : stop + 1, world, agent]
 
     def _make_room(self, agent: int, lead: int, turns: int) -> Segment:
         """Forget what is in the way of the next stretch; it begins again at 0 where the end is too near."""

@@ -225,7 +225,7 @@ class ScheduleReplay:
         for index, learner in enumerate(self.learners):
             while self.versions[index] < entry.taken_at[index]:
                 self._update(index, self.plan.publish_interval)
-            learner.take(cut(fragments[learner.context.group_index], slice(*entry.worlds)))
+            learner.take(cut(learner.context.select(fragments), slice(*entry.worlds)))
         self._have += entry.worlds[1] - entry.worlds[0]
         if self._have == self.plan.episodes_after(self._round + 1) - self.plan.episodes_after(self._round):
             self._round, self._have = self._round + 1, 0

@@ -44,7 +44,10 @@ class LearningRound:
     def take(self, learner: Learner) -> float:
         """Have one learner take it in; returns the processor time. One that raises goes on without."""
         return self._timed(
-            "take", learner, 0, lambda: [learner.take(own[learner.context.group_index]) for own in self.deliveries]
+            "take",
+            learner,
+            0,
+            lambda: [learner.take(learner.context.select(fragments)) for fragments in self.deliveries],
         )
 
     def update(self, learner: Learner, count: int) -> float:

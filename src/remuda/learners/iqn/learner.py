@@ -87,7 +87,7 @@ class IQN(Learner):
 
     def take(self, fragment: Fragment) -> None:
         """Remember it."""
-        self.memory.take(fragment, self.context.first)
+        self.memory.take(fragment)
 
     def update(self, count: int) -> None:
         """Make `count` updates per agent, chunk by chunk so that a chunk's weights stay in the cache."""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from remuda.core import rng
-from remuda.core.fragment import Fragment, of_agents
+from remuda.core.fragment import Fragment
 from remuda.core.game import Group
 from remuda.core.learner import Learner, LearnerContext, State
 from remuda.core.options import Options
@@ -115,8 +115,9 @@ class PPO(Learner):
         return centre[:, None].astype(np.float32), spread[:, None].astype(np.float32)
 
     def take(self, fragment: Fragment) -> None:
-        """Keep this learner's part of it until the next update."""
-        self._fragments.append(of_agents(fragment, self.context.first, self.context.last))
+        """Keep it until the next update."""
+        assert fragment.actions.shape[2] == self.context.agents, "the fragment holds other agents too"
+        self._fragments.append(fragment)
 
     def advantages(self, fragment: Fragment) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Generalised advantages and the values they are relative to, (turns, worlds, agents)."""

@@ -6,7 +6,7 @@ import resource
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -94,13 +94,11 @@ class LearnerWorker:
         self.status.beat(Phase.TAKING)
         whole = self.job.slot_array.fragments(message.token.slot, message.task, self.config, message.turns)
         for learner, version in zip(self.learners, self.versions, strict=True):
-            context = learner.context
-            own = cut(whole[context.group_index], slice(*message.worlds))
-            self._lags.update(
-                count_lags([replace(own, versions=own.versions[:, context.first : context.last])], version)
-            )
+            fragment = cut(learner.context.select(whole), slice(*message.worlds))
+            self._lags.update(count_lags([fragment], version))
             with learner.skipping_errors(0), span("take"):
-                learner.take(copied(own) if learner.keeps_fragments else own)
+                # The slot is given back below, so a learner that keeps fragments needs a copy of its agents' part.
+                learner.take(copied(fragment) if learner.keeps_fragments else fragment)
         self.connection.send(FragmentsTaken(message.token, message.worlds, list(self.versions)))
         self._have += message.worlds[1] - message.worlds[0]
         plan = self.job.plan
