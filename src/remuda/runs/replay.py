@@ -178,6 +178,7 @@ class ScheduleReplay:
         """Everything, in order."""
         needed = self._needed()
         for entry, least in zip(self.entries, needed, strict=True):
+            self._catch_up(entry)
             self._learn(entry, self._play(entry))
             for kept, version in zip(self.rows, least, strict=True):
                 for old in [v for v in kept if v < version]:
@@ -220,11 +221,18 @@ class ScheduleReplay:
         for part, own in rows.items():
             self.bindings[part].policy.load(np.concatenate(own), 0)
 
-    def _learn(self, entry: ScheduleEntry, fragments: list[Fragment]) -> None:
-        """Let every slice take its part when it did, and make the round's updates when it is whole."""
-        for index, learner in enumerate(self.learners):
-            while self.versions[index] < entry.taken_at[index]:
+    def _catch_up(self, entry: ScheduleEntry) -> None:
+        """Make the updates that slices made without new data before they took this entry.
+
+        They come before the entry is played: an actor may have played it with the weights of any of them.
+        """
+        for index, taken_at in enumerate(entry.taken_at):
+            while self.versions[index] < taken_at:
                 self._update(index, self.plan.publish_interval)
+
+    def _learn(self, entry: ScheduleEntry, fragments: list[Fragment]) -> None:
+        """Let every slice take its part, and make the round's updates when it is whole."""
+        for learner in self.learners:
             learner.take(cut(learner.context.select(fragments), slice(*entry.worlds)))
         self._have += entry.worlds[1] - entry.worlds[0]
         if self._have == self.plan.episodes_after(self._round + 1) - self.plan.episodes_after(self._round):

@@ -16,9 +16,13 @@ PLANS: dict[str, dict[str, Any]] = {
     "as it is": {},
     "versions change in mid-episode": {"n_workers": 3, "n_learners": 2, "publish_interval": 1, "sync_interval": 2},
     "learning without pause": {"n_workers": 2, "n_learners": 2, "sync_interval": 1, "free_running": True},
+    "episodes played with versions learned since the last one was taken": {
+        "worlds": 1, "turns": 200, "memory": 900, "total_episodes": 8, "n_workers": 1, "n_learners": 2,
+        "publish_interval": 1, "sync_interval": 1, "free_running": True,
+    },
     "a mixed herd": {"agents": 5, "learners": {"0": "iqn", "1": "random", "2-4": "iqn"}, "n_learners": 3},
     "rounds that do not divide the worlds": {"worlds": 4, "episodes_per_update": 3, "total_episodes": 26},
-}
+}  # fmt: skip
 
 
 @pytest.fixture
