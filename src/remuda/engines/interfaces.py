@@ -15,6 +15,7 @@ from remuda.core.failures import SkippedUpdates, TaskFailure
 from remuda.core.fragment import Fragment, Purpose, cut
 from remuda.core.plan import Plan
 from remuda.core.policy import UNVERSIONED
+from remuda.core.rounds import RoundCounter
 from remuda.core.task import InvalidSample, Task
 from remuda.transport.slots import SlotToken
 
@@ -166,11 +167,15 @@ class Trainers(ABC):
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.version = 0  # rounds learned
-        self.taken = 0  # rounds received whole
         self.waited_s = 0.0  # how long poll() kept the loop from collecting without learning itself
         self.learners_waited_s = 0.0  # learners had nothing to do, all of them together
         self.lags: Counter[int] = Counter()  # turns of agents learned from, by how many versions late
-        self._have = 0  # episodes of the round under way
+        self._received = RoundCounter(plan)
+
+    @property
+    def taken(self) -> int:
+        """Rounds received whole."""
+        return self._received.complete
 
     def start(self) -> None:
         """Make ready to learn; the collectors have started."""
@@ -187,13 +192,9 @@ class Trainers(ABC):
                 delivery.release()
 
         while first < delivery.episodes:
-            number = self.taken + 1
-            size = self.plan.episodes_after(number) - self.plan.episodes_after(self.taken)
-            last = min(delivery.episodes, first + size - self._have)
-            pieces.append(RoundPiece(number, delivery, slice(first, last), release))
-            self._have += last - first
-            if self._have == size:
-                self.taken, self._have = number, 0
+            last = min(delivery.episodes, first + self._received.missing)
+            pieces.append(RoundPiece(self.taken + 1, delivery, slice(first, last), release))
+            self._received.add(last - first)
             first = last
         holders[0] = len(pieces)
         for piece in pieces:

@@ -16,6 +16,7 @@ from remuda.core.errors import GameError, RunError
 from remuda.core.fragment import Fragment, cut
 from remuda.core.game import Group
 from remuda.core.policy import Policy, PolicyBinding, PolicyInput, PolicyOutput
+from remuda.core.rounds import RoundCounter
 from remuda.core.task import Task
 from remuda.core.threads import one_thread_each
 from remuda.engines.interfaces import with_prefix
@@ -98,14 +99,13 @@ def _most_learned(run: Run, slices: list[AgentSlice], entries: list[ScheduleEntr
     """Per entry and slice, the last version there can have been: of whole rounds, unless learning never pauses."""
     plan = run.plan
     piecemeal = [LEARNERS[run.parts[part].player].piecemeal for part, _, _ in slices]
-    learned, most, round_, have = [0.0] * len(slices), [], 0, 0
+    learned, most, rounds = [0.0] * len(slices), [], RoundCounter(plan)
     for entry in entries:
-        endless = plan.free_running and round_ > 0
+        endless = plan.free_running and rounds.complete > 0
         most.append([math.inf if endless and own else now for own, now in zip(piecemeal, learned, strict=True)])
-        have += entry.worlds[1] - entry.worlds[0]
-        if have == plan.episodes_after(round_ + 1) - plan.episodes_after(round_):
-            round_, have = round_ + 1, 0
-            learned = [now + len(batches(plan, own, round_)) for now, own in zip(learned, piecemeal, strict=True)]
+        if rounds.add(entry.worlds[1] - entry.worlds[0]):
+            published = [len(batches(plan, own, rounds.complete)) for own in piecemeal]
+            learned = [now + new for now, new in zip(learned, published, strict=True)]
     return most
 
 
@@ -171,8 +171,7 @@ class ScheduleReplay:
         self.rollouts = RolloutCache(
             find_game(plan.game), plan.options, config, lambda game: Rollout(game, self.bindings, config)
         )
-        self._have = 0
-        self._round = 0
+        self._rounds = RoundCounter(plan)
 
     def run(self) -> str:
         """Everything, in order."""
@@ -234,14 +233,12 @@ class ScheduleReplay:
         """Let every slice take its part, and make the round's updates when it is whole."""
         for learner in self.learners:
             learner.take(cut(learner.context.select(fragments), slice(*entry.worlds)))
-        self._have += entry.worlds[1] - entry.worlds[0]
-        if self._have == self.plan.episodes_after(self._round + 1) - self.plan.episodes_after(self._round):
-            self._round, self._have = self._round + 1, 0
+        if self._rounds.add(entry.worlds[1] - entry.worlds[0]):
             for index in range(len(self.learners)):
                 self._learn_round(index)
 
     def _learn_round(self, index: int) -> None:
-        for count in batches(self.plan, self.learners[index].piecemeal, self._round):
+        for count in batches(self.plan, self.learners[index].piecemeal, self._rounds.complete):
             self._update(index, count)
 
     def _update(self, index: int, count: int) -> None:

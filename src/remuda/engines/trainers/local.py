@@ -13,6 +13,7 @@ from remuda.core.errors import CheckpointError
 from remuda.core.learner import Learner
 from remuda.core.plan import Plan
 from remuda.core.ranges import split_evenly
+from remuda.core.rounds import RoundCounter
 from remuda.core.threads import thread_pool
 from remuda.core.timeline import span
 from remuda.engines.interfaces import RoundPiece, Rows, TimeSpent, Trainers, Update, count_lags, with_prefix
@@ -142,7 +143,7 @@ class LocalTrainers(Trainers):
 
     def restore(self, version: int, state: Mapping[str, NDArray[Any]]) -> None:
         """Go on from `version`."""
-        self.version = self.taken = version
+        self.version, self._received = version, RoundCounter(self.plan, version)
         for part, slices in self.learners.items():
             own, first = with_prefix(state, f"{part}/"), 0
             if any(len(array) != sum(learner.context.agents for learner in slices) for array in own.values()):

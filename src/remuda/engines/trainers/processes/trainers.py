@@ -16,6 +16,7 @@ from remuda.core.errors import WorkerError
 from remuda.core.failures import SkippedUpdates
 from remuda.core.fragment import Purpose
 from remuda.core.learner import Learner
+from remuda.core.rounds import RoundCounter
 from remuda.engines.collectors.worker import CollectJob
 from remuda.engines.context import LastState
 from remuda.engines.interfaces import RoundPiece, Rows, TimeSpent, Trainers, Update, with_prefix
@@ -316,7 +317,7 @@ class ProcessTrainers(Trainers):
 
     def restore(self, version: int, state: Mapping[str, NDArray[Any]]) -> None:
         """Go on from `version`, once the processes run."""
-        self.version = self.taken = version
+        self.version, self._received = version, RoundCounter(self.plan, version)
         self._first = self._try_out(state)
         self._given = dict(state)
         self._restored = (version, [self._share_of(own, state) for own in self.slices])

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from remuda.core.fragment import copied, cut
 from remuda.core.game import GameSpec
 from remuda.core.plan import Plan
+from remuda.core.rounds import RoundCounter
 from remuda.core.timeline import span
 from remuda.engines.interfaces import TimeSpent, count_lags, with_prefix
 from remuda.engines.trainers.processes.messages import (
@@ -65,8 +66,7 @@ class LearnerWorker:
         plan = job.plan
         self.config = RolloutConfig.of(plan)
         self.versions = [0] * len(self.learners)
-        self.rounds = 0
-        self._have = 0
+        self._rounds = RoundCounter(plan)
         self._lags: Counter[int] = Counter()
         self._spent = TimeSpent()
         self._waited_s = 0.0
@@ -100,27 +100,23 @@ class LearnerWorker:
                 # The slot is given back below, so a learner that keeps fragments needs a copy of its agents' part.
                 learner.take(copied(fragment) if learner.keeps_fragments else fragment)
         self.connection.send(FragmentsTaken(message.token, message.worlds, list(self.versions)))
-        self._have += message.worlds[1] - message.worlds[0]
-        plan = self.job.plan
-        size = plan.episodes_after(self.rounds + 1) - plan.episodes_after(self.rounds)
-        report = self._learn() if self._have == size else None
+        report = self._learn() if self._rounds.add(message.worlds[1] - message.worlds[0]) else None
         self._spent.add(TimeSpent(time.perf_counter() - began, time.process_time() - cpu))
         if report is not None:
             self._report(report)
 
     def _learn(self) -> list[dict[str, list[float]]]:
         """The updates of a round, published every few of them."""
-        self.rounds, self._have = self.rounds + 1, 0
         reports = []
         for index, learner in enumerate(self.learners):
-            for count in batches(self.job.plan, learner.piecemeal, self.rounds):
+            for count in batches(self.job.plan, learner.piecemeal, self._rounds.complete):
                 self._update(index, count)
             reports.append({name: values.tolist() for name, values in learner.report().items()})
         return reports
 
     def _update(self, index: int, count: int) -> None:
         """Make updates and publish what came of them."""
-        self.status.beat(Phase.LEARNING, self.rounds)
+        self.status.beat(Phase.LEARNING, self._rounds.complete)
         learner = self.learners[index]
         with learner.skipping_errors(count), span("update"):
             learner.update(count)
@@ -133,7 +129,7 @@ class LearnerWorker:
 
     def _learn_meanwhile(self) -> None:
         """Where learning never pauses: go on with what we have until something new comes."""
-        if not self.job.plan.free_running or self.rounds in (0, self.job.plan.rounds):
+        if not self.job.plan.free_running or self._rounds.complete in (0, self.job.plan.rounds):
             return
         busy = [index for index, learner in enumerate(self.learners) if learner.piecemeal]
         while busy and not self.connection.poll(0):
@@ -148,7 +144,7 @@ class LearnerWorker:
         skipped_updates = [skipped for learner in self.learners for skipped in learner.take_skipped_updates()]
         lags, spent = dict(self._lags), self._spent
         self.connection.send(
-            RoundLearned(self.rounds, metrics, steps, lags, spent, self._waited_s, peak, skipped_updates)
+            RoundLearned(self._rounds.complete, metrics, steps, lags, spent, self._waited_s, peak, skipped_updates)
         )
         self._lags, self._spent, self._waited_s = Counter(), TimeSpent(), 0.0
 
@@ -157,8 +153,8 @@ class LearnerWorker:
 
     def _restore(self, order: RestoreState, state: dict[str, NDArray[Any]]) -> None:
         """Take over a state and let its clocks go on to where we are needed."""
-        self.rounds, self._have = order.rounds, order.have
         plan = self.job.plan
+        self._rounds = RoundCounter(plan, order.rounds, order.have)
         skipped = plan.updates_due(plan.episodes_after(order.rounds)) - plan.updates_due(
             plan.episodes_after(order.saved)
         )
