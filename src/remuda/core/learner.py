@@ -72,8 +72,8 @@ class Learner(ABC):
     """Gradient steps each agent really made, (agents,)."""
     keeps_fragments: bool = False
     """Whether `take` keeps the fragment itself, whose memory must then stay as it is until `update`."""
-    piecemeal: bool = True
-    """Whether a round's updates can be made a few at a time, and more of them without new data."""
+    incremental_updates: bool = True
+    """Whether the updates of a round may be made in several calls of `update`, and more of them without new data."""
     helpers_cpu_s: float = 0.0
     """Processor time spent in threads of its own."""
 

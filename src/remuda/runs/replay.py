@@ -98,13 +98,13 @@ def _fits(entry: ScheduleEntry, run: Run, most_learned: list[float]) -> bool:
 def _most_learned(run: Run, slices: list[AgentSlice], entries: list[ScheduleEntry]) -> list[list[float]]:
     """Per entry and slice, the last version there can have been: of whole rounds, unless learning never pauses."""
     plan = run.plan
-    piecemeal = [LEARNERS[run.parts[part].player].piecemeal for part, _, _ in slices]
+    incremental = [LEARNERS[run.parts[part].player].incremental_updates for part, _, _ in slices]
     learned, most, rounds = [0.0] * len(slices), [], RoundCounter(plan)
     for entry in entries:
         endless = plan.free_running and rounds.complete > 0
-        most.append([math.inf if endless and own else now for own, now in zip(piecemeal, learned, strict=True)])
+        most.append([math.inf if endless and own else now for own, now in zip(incremental, learned, strict=True)])
         if rounds.add(entry.worlds[1] - entry.worlds[0]):
-            published = [len(batches(plan, own, rounds.complete)) for own in piecemeal]
+            published = [len(batches(plan, own, rounds.complete)) for own in incremental]
             learned = [now + new for now, new in zip(learned, published, strict=True)]
     return most
 
@@ -238,7 +238,7 @@ class ScheduleReplay:
                 self._learn_round(index)
 
     def _learn_round(self, index: int) -> None:
-        for count in batches(self.plan, self.learners[index].piecemeal, self._rounds.complete):
+        for count in batches(self.plan, self.learners[index].incremental_updates, self._rounds.complete):
             self._update(index, count)
 
     def _update(self, index: int, count: int) -> None:

@@ -141,7 +141,7 @@ def _go(
     plan, choice = choose_engine(plan, spec)
     check_engine(plan)
     parts = load_frozen(assign(plan, spec), spec)
-    worker_pool = WorkerPool(stop, limits=Limits.of(plan), rehearsal=warm_up_request(plan, spec))
+    worker_pool = WorkerPool(stop, limits=Limits.of(plan), warm_up_request=warm_up_request(plan, spec))
     context = EngineContext(
         plan,
         spec,

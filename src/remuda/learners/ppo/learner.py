@@ -49,7 +49,7 @@ class PPO(Learner):
 
     metrics = ("loss", "value_loss", "entropy", "kl", "grad_norm")
     keeps_fragments = True
-    piecemeal = False
+    incremental_updates = False
     max_lag = 1  # stored log-probabilities correct for the age of the data, the clip bounds it
 
     def __init__(self, context: LearnerContext, options: PPOOptions) -> None:
