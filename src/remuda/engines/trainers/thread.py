@@ -120,18 +120,21 @@ class ThreadTrainers(LocalTrainers):
 
     def poll(self, version: int) -> list[Update]:
         """Returns the updates not returned yet, having helped to learn up to `version`; raises a thread's error."""
-        while self._learned < min(version, self.taken) or self._error is not None:
-            self._help_or_wait()
+        wanted = min(version, self.taken)
+        while self._learned < wanted or self._error is not None:
+            self._help_or_wait(wanted)
         with self._changed:
             done, self._done = self._done, []
         self.version = done[-1].version if done else self.version
         return done
 
-    def _help_or_wait(self) -> None:
+    def _help_or_wait(self, wanted: int) -> None:
         with self._changed:
             if self._error is not None:
                 raise self._error
-            if not self._ready:
+            # Asked again, now with the lock: a thread may have learned the round since `poll` looked. It has notified
+            # already, so a wait would never end.
+            if not self._ready and self._learned < wanted:
                 self._wait(self._learned)
             index = self._ready.popleft() if self._ready else None
         if index is not None:
