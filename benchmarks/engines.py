@@ -27,7 +27,7 @@ import numpy as np
 from benchmarks.harness import Claim, compare, remuda
 from remuda.core.game import make_game
 from remuda.core.task import Task
-from remuda.engines.collectors.task_size import AHEAD
+from remuda.engines.collectors.task_size import TASKS_PER_WORKER
 from remuda.rollout.config import RolloutConfig
 from remuda.rollout.rollout import Rollout
 from remuda.rollout.warm_up import random_bindings
@@ -87,7 +87,7 @@ def compare_asleep() -> None:
     """Four figures side by side, and what would be ideal."""
     ideal = WORLDS * 1000 / MEAN_MS
     firsts: dict[str, list[float]] = {name: [] for name in ("executor", "actor-learner", "sync, wait_for 0.5", "sync")}
-    free = (FREE_EPISODES, SETTLED * WORLDS, FREE_EPISODES - AHEAD * WORLDS)
+    free = (FREE_EPISODES, SETTLED * WORLDS, FREE_EPISODES - TASKS_PER_WORKER * WORLDS)
     waiting = (ROUNDS * WORLDS, WORLDS, ROUNDS * WORLDS)
     update = f"episodes_per_update={ROUND}"
     compare(
@@ -131,7 +131,7 @@ def busy() -> float:
     """Turns per second of an executor that learns."""
     plan = (f"worlds={CORES}", f"n_workers={CORES}", f"turns={BUSY_TURNS}", f"work={WORK}")
     table = train("remuda.testing:BUSY", *plan, f"total_episodes={BUSY_EPISODES}", "engine=executor")
-    rounds, seconds = between(table, SETTLED * CORES, BUSY_EPISODES - AHEAD * CORES)
+    rounds, seconds = between(table, SETTLED * CORES, BUSY_EPISODES - TASKS_PER_WORKER * CORES)
     return float((rounds.stop - rounds.start) * CORES * BUSY_TURNS / seconds)
 
 

@@ -147,7 +147,7 @@ def collectors_of(ground: Ground, engine: str, collecting: bool) -> Iterator[tup
     how = {"learner": "ppo" if collecting else "random", "device": "cpu", "n_workers": workers}
     plan = make_plan({**ground.settings, **how, "engine": engine, "total_episodes": FOREVER, "episodes_per_update": 16})
     spec = spec_of(plan)
-    worker_pool = WorkerPool(lambda: None, limits=Limits.of(plan), rehearsal=warm_up_request(plan, spec))
+    worker_pool = WorkerPool(lambda: None, limits=Limits.of(plan), warm_up_request=warm_up_request(plan, spec))
     with tempfile.TemporaryDirectory() as folder:
         context = EngineContext(plan, spec, assign(plan, spec), "cpu", lambda: None, worker_pool, Path(folder))
         collectors, trainers = find_engine(engine).build(context)

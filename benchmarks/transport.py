@@ -35,6 +35,7 @@ from remuda.core.task import Task
 from remuda.core.threads import one_thread_each
 from remuda.engines.collectors.messages import PlayTask, TaskPlayed
 from remuda.engines.collectors.pool import LOOP
+from remuda.engines.collectors.warm_up import warm_up_request
 from remuda.engines.context import EngineContext
 from remuda.engines.interfaces import Collectors, Trainers
 from remuda.engines.table import find_engine
@@ -145,15 +146,15 @@ def compare_fragments() -> None:
 
     def hand_over(take: Callable[[Fragment], object]) -> Callable[[], None]:
         def work() -> None:
-            token = owners.lend("worker")
+            token = owners.acquire("worker")
             ours.send(PlayTask(token, task))
             order = theirs.recv()
             slot_array.fragments(order.token.slot, order.task, config)  # what the worker fills
             theirs.send(TaskPlayed(token, filled.turns, 0.0, 0.0, 0, []))
             played = ours.recv()
-            owners.move(token, "worker", LOOP)
+            owners.transfer(token, "worker", LOOP)
             take(slot_array.fragments(token.slot, task, config, played.turns)[0])
-            owners.give_back(token, LOOP)
+            owners.release(token, LOOP)
 
         return work
 
@@ -225,7 +226,7 @@ def compare_weights() -> None:
 def build_pool(workers: int) -> tuple[Collectors, Trainers]:
     """The two sides of an executor on Treasurehunt with default settings, a world for each worker."""
     plan = make_plan({"game": "treasurehunt", "engine": "executor", "worlds": workers, "n_workers": workers})
-    spec, worker_pool = spec_of(plan), WorkerPool(lambda: None, rehearsal=plan.model_dump_json())
+    spec, worker_pool = spec_of(plan), WorkerPool(lambda: None, warm_up_request=warm_up_request(plan, spec_of(plan)))
     context = EngineContext(plan, spec, assign(plan, spec), "cpu", lambda: None, worker_pool, Path())
     return find_engine("executor").build(context)
 

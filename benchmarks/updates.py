@@ -33,7 +33,7 @@ def learner(played: Fragment, first: int, last: int, precision: str = "fp32", **
     group = make_game(find_game("treasurehunt"), {"agents": played.actions.shape[2]}, [0]).spec.groups[0]
     context = LearnerContext(group, 0, first, last, first, 0, 100, WORLDS, 1000, precision)
     result = IQN(context, IQNOptions(**options))
-    result.take(played)
+    result.take(context.select([played]))
     return result
 
 

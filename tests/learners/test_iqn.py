@@ -131,7 +131,7 @@ def test_slices_of_the_herd_learn_the_same_bits(played: Fragment) -> None:
     whole = learner()
     parts = [learner(first=0, last=1), learner(first=1, last=3)]
     for own in (whole, *parts):
-        own.take(played)
+        own.take(own.context.select([played]))
         own.update(5)
     assert torch.equal(whole.weights, torch.cat([own.weights for own in parts]))
     assert torch.equal(whole.target, torch.cat([own.target for own in parts]))

@@ -202,7 +202,7 @@ def test_slices_of_the_herd_learn_the_same_bits() -> None:
     fragment.alive[11:, :, 2] = False  # one agent dies earlier than its neighbours
     parts = [learner(options, 0, 1), learner(options, 1, 3)]
     for own in (whole, *parts):
-        own.take(fragment)
+        own.take(own.context.select([fragment]))
         own.update(1)
     assert torch.equal(whole.weights, torch.cat([own.weights for own in parts]))
 

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from remuda.core import rng
-from remuda.core.fragment import Fragment, Origin, Purpose, empty_fragment
+from remuda.core.fragment import Fragment, Origin, Purpose, empty_fragment, slice_agents
 from remuda.core.game import Group, make_game
 from remuda.core.rng import Stream
 from remuda.core.task import Task
@@ -231,7 +231,7 @@ def test_every_sample_is_a_stored_transition_and_every_stored_one_is_sampled(
     most = longest(history, frames)
     buffer = ReplayBuffer(GROUP, AGENTS, most + spare, frames)
     for fragment in history.fragments:
-        buffer.take(fragment, FIRST)
+        buffer.take(slice_agents(fragment, FIRST, FIRST + AGENTS))
     if not ready(buffer):
         return
     batch = sample_many(buffer, n_step)
@@ -253,13 +253,13 @@ def test_a_restored_buffer_continues_exactly(data: st.DataObject, frames: int, s
     buffer = ReplayBuffer(GROUP, AGENTS, longest(history, frames) + spare, frames)
     middle = data.draw(st.integers(0, len(history.fragments)))
     for fragment in history.fragments[:middle]:
-        buffer.take(fragment, FIRST)
+        buffer.take(slice_agents(fragment, FIRST, FIRST + AGENTS))
     again = ReplayBuffer(GROUP, AGENTS, buffer.capacity, frames)
     again.restore({name: array.copy() for name, array in buffer.state().items()})
     for fragment in (None, *history.fragments[middle:]):
         if fragment is not None:
-            buffer.take(fragment, FIRST)
-            again.take(fragment, FIRST)
+            buffer.take(slice_agents(fragment, FIRST, FIRST + AGENTS))
+            again.take(slice_agents(fragment, FIRST, FIRST + AGENTS))
         assert again.segments == buffer.segments
         assert again.heads == buffer.heads
         assert np.array_equal(again.counts, buffer.counts)
@@ -286,7 +286,7 @@ def test_segments_of_a_rollout_are_sampled_unchanged(turns: int | None, rest: in
     """In this game an observation is (world, agent, turn, segment), and the reward is 1 + turn."""
     buffer = ReplayBuffer(make_game(RESPAWN, {}, [0]).spec.groups[0], 3, 60, 1)
     for fragment in played(RESPAWN, {"turns": 20, "longest_rest": rest}, turns, range(3)):
-        buffer.take(fragment, 0)
+        buffer.take(fragment)
     keys = rng.keys(rng.key(0, Stream.SAMPLE), np.arange(3))
     batch = buffer.sample(0, 3, keys, 500, 3, np.ones(3))
     turn = batch.obs[..., 2]
@@ -305,7 +305,7 @@ def test_segments_of_a_rollout_are_sampled_unchanged(turns: int | None, rest: in
 def test_masks_belong_to_the_next_observation() -> None:
     buffer = ReplayBuffer(make_game(MASKED, {}, [0]).spec.groups[0], 3, 40, 1)
     for fragment in played(MASKED, {}, 3, range(5)):
-        buffer.take(fragment, 0)
+        buffer.take(fragment)
     keys = rng.keys(rng.key(0, Stream.SAMPLE), np.arange(3))
     batch = buffer.sample(0, 3, keys, 300, 2, np.ones(3))
     assert batch.next_mask is not None
@@ -332,7 +332,7 @@ def filled(histories: list[History], capacity: int, frames: int = 3) -> ReplayBu
     buffer = ReplayBuffer(GROUP, AGENTS, capacity, frames)
     for history in histories:
         for fragment in history.fragments:
-            buffer.take(fragment, FIRST)
+            buffer.take(slice_agents(fragment, FIRST, FIRST + AGENTS))
     return buffer
 
 
@@ -451,7 +451,7 @@ def test_a_fragment_without_turns_adds_nothing() -> None:
     (empty,) = rollout.play(rollout.empty_fragments())
     assert empty.turns == 0
     buffer = ReplayBuffer(game.spec.groups[0], 3, 20, 1)
-    buffer.take(empty, 0)
+    buffer.take(empty)
     assert buffer.counts.tolist() == [0, 0, 0]
 
 

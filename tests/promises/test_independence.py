@@ -77,7 +77,7 @@ def train(own: Learner, rounds: Sequence[Fragment]) -> Arrays:
     """State, report and rows of all agents after some rounds of updates."""
     with one_thread_each():
         for fragment in rounds:
-            own.take(fragment)
+            own.take(own.context.select([fragment]))
             own.update(UPDATES)
             report = own.report()
     return {name: array.copy() for name, array in {**own.state(), **report, "rows": own.rows()}.items()}

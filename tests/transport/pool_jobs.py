@@ -1,4 +1,4 @@
-"""What the workers of `test_supervise.py` do; apart from it, so that they need not import pytest."""
+"""The jobs of the workers of `test_worker_pool.py`; in a file of their own, so that workers need not import pytest."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ LONG_S = 3600.0
 
 
 def imports_from(place: str) -> bool:
-    """Whether modules are looked for there."""
+    """Whether modules are imported from this folder."""
     return place in sys.path
 
 
 def threads_after_products() -> dict[str, int]:
-    """Threads of this process after torch, then numpy, had a product large enough to share."""
+    """Threads of this process after torch, then numpy, multiplied matrices large enough for several threads."""
     big = np.ones((600, 600), np.float32)
-    found = {"at first": _threads()}
+    found = {"before": _threads()}
     torch.matmul(torch.from_numpy(big), torch.from_numpy(big))
     found["torch"] = _threads()
     np.matmul(big, big)
@@ -45,8 +45,8 @@ def fail_deep_inside(error: Exception) -> None:
 
 
 @dataclass(frozen=True)
-class Obey:
-    """Says Ready, then does as it is told, one command after another."""
+class CommandJob:
+    """Sends Ready, then runs the commands it gets, one after another."""
 
     def run(self, connection: Connection, status: WorkerStatus) -> None:
         connection.send(Ready())
@@ -64,11 +64,9 @@ class Obey:
     def fail(self, connection: Connection, status: WorkerStatus, error: Exception) -> None:
         fail_deep_inside(error)
 
-    def kill(
-        self, connection: Connection, status: WorkerStatus, signal: int, turn: int = 0, last_words: int = 0
-    ) -> None:
+    def kill(self, connection: Connection, status: WorkerStatus, signal: int, turn: int = 0, messages: int = 0) -> None:
         status.beat(Phase.PLAYING, turn)
-        self.say(connection, status, last_words)
+        self.send(connection, status, messages)
         os.kill(os.getpid(), signal)
         time.sleep(LONG_S)
 
@@ -80,32 +78,32 @@ class Obey:
         status.beat(Phase.TAKING, 1)
         os._exit(code)
 
-    def say(self, connection: Connection, status: WorkerStatus, words: int) -> None:
-        for word in range(words):
-            connection.send(word)
+    def send(self, connection: Connection, status: WorkerStatus, messages: int) -> None:
+        for number in range(messages):
+            connection.send(number)
 
-    def rest(self, connection: Connection, status: WorkerStatus, seconds: float) -> None:
+    def sleep(self, connection: Connection, status: WorkerStatus, seconds: float) -> None:
         time.sleep(seconds)
-        connection.send("rested")
+        connection.send("slept")
 
-    def chatter(self, connection: Connection, status: WorkerStatus, every_s: float) -> None:
+    def send_for_ever(self, connection: Connection, status: WorkerStatus, interval_s: float) -> None:
         while True:
             status.beat(Phase.PLAYING)
-            connection.send("bla")
-            time.sleep(every_s)
+            connection.send("alive")
+            time.sleep(interval_s)
 
 
 @dataclass(frozen=True)
-class DieAtOnce:
-    """Never says a word."""
+class ExitJob:
+    """Ends before it is ready."""
 
     def run(self, connection: Connection, status: WorkerStatus) -> None:
         os._exit(7)
 
 
 @dataclass(frozen=True)
-class SayNothing:
-    """Lives, but is never ready."""
+class NeverReadyJob:
+    """Runs, but is never ready."""
 
     def run(self, connection: Connection, status: WorkerStatus) -> None:
         connection.recv()

@@ -1,8 +1,8 @@
-"""Data that tell where they come from, and the workers that write and check them, for `test_torn.py`.
+"""Data that show where they come from, and the workers that write and check them, for `test_torn_reads.py`.
 
-A stamp is one filling of one slot: a worker and its serial number. Every element of every array of the
-slot is a function of the stamp and of its place (array, turn, world, agent, …), so that whoever reads
-the slot can say of each element whether it belongs there. A row of weights has its version in every column.
+A stamp stands for one filling of one slot: a worker and a serial number. Every element of every array of the slot is a
+function of the stamp and of its place (array, turn, world, agent, …), so that a reader of the slot can tell of each
+element whether it belongs there. A row of weights has its version in every column.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TURNS, WORLDS = 64, 64
 SHAPES = {0: (3, 80_000), 1: (2, 20_000)}
 """Agents and columns of the rows of two parts of a herd."""
 SLICES = ((0, 0, 2), (1, 0, 2), (0, 2, 3))
-"""Part, first and last agent of what is published at once."""
+"""Part, first and last agent of the rows that are published at once."""
 
 SPEC = GameSpec(
     "stamped",
@@ -40,13 +40,13 @@ SPEC = GameSpec(
     ),
     TURNS,
 )
-TASK, MANNER = Task(tuple(range(WORLDS))), RolloutConfig(0, WORLDS)
+TASK, CONFIG = Task(tuple(range(WORLDS))), RolloutConfig(0, WORLDS)
 BITS = {"b": 1, "u1": 8, "i4": 31, "f4": 24, "i8": 63, "u8": 64}
-"""How many bits every value of a type takes over exactly."""
+"""Bits of a number that each type represents exactly."""
 
 
-class Nobody(RandomPolicy):
-    """Has a seat, so that a fragment has frames before its first turn and an extra."""
+class FramesPolicy(RandomPolicy):
+    """Never acts: it only makes fragments have frames before their first turn, and an extra."""
 
     frames = 3
     extras = ("value",)
@@ -54,9 +54,8 @@ class Nobody(RandomPolicy):
 
 def layout() -> SlotLayout:
     """How a slot of stamped data is divided."""
-    return SlotLayout.of(
-        SPEC, [PolicyBinding(g, 0, own.size, Nobody(own, own.size)) for g, own in enumerate(SPEC.groups)], WORLDS
-    )
+    bindings = [PolicyBinding(g, 0, group.size, FramesPolicy(group, group.size)) for g, group in enumerate(SPEC.groups)]
+    return SlotLayout.of(SPEC, bindings, WORLDS)
 
 
 def named_arrays(fragment: Fragment) -> dict[str, NDArray[Any]]:
@@ -67,13 +66,13 @@ def named_arrays(fragment: Fragment) -> dict[str, NDArray[Any]]:
 
 
 def slot_arrays(
-    slot_array: SlotArray, slot: int, task: Task = TASK, config: RolloutConfig = MANNER, turns: int | None = None
+    slot_array: SlotArray, slot: int, task: Task = TASK, config: RolloutConfig = CONFIG, turns: int | None = None
 ) -> dict[str, NDArray[Any]]:
     """Every array of a slot, by group and name."""
     arrays = {}
     for g, fragment in enumerate(slot_array.fragments(slot, task, config, turns)):
-        own = named_arrays(fragment) | {"keys": slot_array.keys(slot, g, len(task.episodes))}
-        arrays.update({f"{g}/{name}": array for name, array in own.items()})
+        of_group = named_arrays(fragment) | {"keys": slot_array.keys(slot, g, len(task.episodes))}
+        arrays.update({f"{g}/{name}": array for name, array in of_group.items()})
     return arrays
 
 
@@ -83,12 +82,12 @@ def stamp_of(worker: int, serial: int) -> int:
 
 
 class Pattern:
-    """What a slot must look like. The versions are the stamp itself, so that a reader can find it."""
+    """What a slot must contain. Its versions are the stamp itself, so that a reader can find it."""
 
     def __init__(self, slot_array: SlotArray) -> None:
         self.slots = [slot_arrays(slot_array, slot) for slot in range(slot_array.count)]
         self._places = {name: self._number_places(name, array.shape) for name, array in self.slots[0].items()}
-        self._wide = {name: np.empty_like(places) for name, places in self._places.items()}
+        self._wide = {name: np.empty_like(describe_worlds) for name, describe_worlds in self._places.items()}
         self._narrow = {name: np.empty_like(array) for name, array in self.slots[0].items()}
 
     @staticmethod
@@ -97,7 +96,7 @@ class Pattern:
         return np.random.default_rng(zlib.crc32(name.encode())).integers(0, 1 << 64, shape, np.uint64)
 
     def values(self, name: str, stamp: int) -> NDArray[Any]:
-        """The whole array as it must be; good until the next call."""
+        """What an array must contain; valid until the next call."""
         narrow, wide = self._narrow[name], self._wide[name]
         if name.endswith("/versions"):
             narrow[...] = stamp
@@ -114,7 +113,7 @@ class Pattern:
             array[...] = self.values(name, stamp)
 
     def check(self, slot: int, halt: Callable[[], None] = lambda: None) -> tuple[int, int]:
-        """The stamp a slot bears, and how many elements are not of it; with a halt in the middle."""
+        """The stamp of a slot, and how many elements do not belong to it; with a halt in the middle."""
         stamp = int(self.slots[slot]["0/versions"][0, 0])
         wrong = sum(
             int(np.count_nonzero(array != self.values(name, stamp))) for name, array in self._halting(slot, halt)
@@ -130,7 +129,7 @@ class Pattern:
 
 @dataclass(frozen=True)
 class Fill:
-    """Write this stamp into this slot."""
+    """To a collector: write this stamp into this slot."""
 
     token: SlotToken
     stamp: int
@@ -139,7 +138,7 @@ class Fill:
 
 @dataclass(frozen=True)
 class Filled:
-    """It is written."""
+    """From a collector: it is written."""
 
     token: SlotToken
     stamp: int
@@ -147,7 +146,7 @@ class Filled:
 
 @dataclass(frozen=True)
 class Check:
-    """Read this slot."""
+    """To a trainer: check this slot."""
 
     token: SlotToken
     halt: bool = False
@@ -155,7 +154,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Checked:
-    """The stamp that was found, and how many elements were not of it."""
+    """From a trainer: the stamp that was found, and how many elements do not belong to it."""
 
     token: SlotToken
     stamp: int
@@ -164,22 +163,22 @@ class Checked:
 
 @dataclass(frozen=True)
 class Halfway:
-    """I am in the middle of it and wait."""
+    """From a worker: it halts in the middle of an array or a row."""
 
 
 @dataclass(frozen=True)
 class Go:
-    """Go on; or: begin, and do not stop before you are told."""
+    """To a worker: go on after a halt; or begin, and repeat until `Enough`."""
 
 
 @dataclass(frozen=True)
 class Enough:
-    """Stop, and say how far you came."""
+    """To a worker: end the repetition, and reply."""
 
 
 @dataclass(frozen=True)
 class Publish:
-    """Publish rows of this version, and halt in the middle of the first slice if told to."""
+    """To a publisher: publish rows of this version; with `halt`, halt in the middle of the first slice."""
 
     version: int
     halt: bool = False
@@ -187,40 +186,40 @@ class Publish:
 
 @dataclass(frozen=True)
 class Published:
-    """The last version that is on the board."""
+    """From a publisher: the version it published last."""
 
     version: int
 
 
 @dataclass(frozen=True)
-class Look:
-    """Refresh once and say what you hold."""
+class Refresh:
+    """To a reader: refresh once, and reply."""
 
 
 @dataclass(frozen=True)
 class Held:
-    """What a reader holds, and what it ever found wrong."""
+    """From a reader: what it holds, and what it has found wrong so far."""
 
     versions: tuple[int, ...]  # row by row, over all parts
-    mixed: int  # rows found to be of several versions, or of another than they claim
-    back: int  # rows found to be older than before
-    moves: int  # times a row moved
+    mixed: int  # rows of several versions, or of another version than the reader notes
+    back: int  # rows older than before
+    changes: int  # rows that were newer than before
 
 
-def meet(connection: Connection) -> None:
-    """Say that we are halfway and wait until we may go on."""
+def halt_halfway(connection: Connection) -> None:
+    """Report that this worker is halfway, and wait until it may go on."""
     connection.send(Halfway())
     connection.recv()
 
 
-def told_to_end(connection: Connection) -> bool:
-    """Whether we have done enough."""
+def has_enough(connection: Connection) -> bool:
+    """Whether this worker was told to end its repetition."""
     return connection.poll(0) and isinstance(connection.recv(), Enough)
 
 
 @dataclass(frozen=True)
 class FillJob:
-    """A collector: fills what it is given."""
+    """A collector: fills the slots it is told to."""
 
     slot_array: SlotArray
 
@@ -229,43 +228,45 @@ class FillJob:
         pattern, before = Pattern(self.slot_array), None
         connection.send(Ready())
         while True:
-            order: Fill = connection.recv()
-            for slot in self.targets(order.token, before):
-                pattern.fill(slot, order.stamp, (lambda: meet(connection)) if order.halt else (lambda: None))
-            connection.send(Filled(order.token, order.stamp))
-            before = order.token
+            message: Fill = connection.recv()
+            for slot in self.targets(message.token, before):
+                pattern.fill(
+                    slot, message.stamp, (lambda: halt_halfway(connection)) if message.halt else (lambda: None)
+                )
+            connection.send(Filled(message.token, message.stamp))
+            before = message.token
 
     def targets(self, token: SlotToken, before: SlotToken | None) -> list[int]:
-        """The slots it writes into: the one it has a token for."""
+        """The slots it writes into: the one whose token it has."""
         return [token.slot]
 
 
 @dataclass(frozen=True)
-class ClingingFillJob(FillJob):
-    """A broken collector: goes on writing into the slot whose token it has handed over."""
+class KeepsWritingJob(FillJob):
+    """A broken collector: still writes into the slot that it has handed over."""
 
     def targets(self, token: SlotToken, before: SlotToken | None) -> list[int]:
-        """Also the slot it had before."""
+        """Also the slot that it filled before."""
         return [token.slot] if before is None else [before.slot, token.slot]
 
 
 class OneSlotForAll(SlotOwners):
-    """A broken table: the same slot for everybody, and nobody is asked whose it is."""
+    """A broken table: everybody gets the same slot, and nothing is checked."""
 
-    def lend(self, owner: str) -> SlotToken:
-        """Always the first."""
+    def acquire(self, owner: str) -> SlotToken:
+        """Always the first slot."""
         return SlotToken(0, 1)
 
-    def move(self, token: SlotToken, owner: str, to: str) -> None:
-        """Whatever you say."""
+    def transfer(self, token: SlotToken, owner: str, to: str) -> None:
+        """Checks nothing."""
 
-    def give_back(self, token: SlotToken, owner: str) -> None:
-        """Whatever you say."""
+    def release(self, token: SlotToken, owner: str) -> None:
+        """Checks nothing."""
 
 
 @dataclass(frozen=True)
 class CheckJob:
-    """A trainer: reads what it is given."""
+    """A trainer: checks the slots it is told to."""
 
     slot_array: SlotArray
 
@@ -274,13 +275,15 @@ class CheckJob:
         pattern = Pattern(self.slot_array)
         connection.send(Ready())
         while True:
-            order: Check = connection.recv()
-            stamp, wrong = pattern.check(order.token.slot, (lambda: meet(connection)) if order.halt else (lambda: None))
-            connection.send(Checked(order.token, stamp, wrong))
+            message: Check = connection.recv()
+            stamp, wrong = pattern.check(
+                message.token.slot, (lambda: halt_halfway(connection)) if message.halt else (lambda: None)
+            )
+            connection.send(Checked(message.token, stamp, wrong))
 
 
 class InHalves:
-    """Rows that are written, and copied one by one, in two halves of their columns with a halt between them."""
+    """Rows that are written and copied in two halves of their columns, with a halt between them."""
 
     def __init__(self, rows: NDArray[np.float32], halt: Callable[[], None]) -> None:
         self.rows, self.halt = rows, halt
@@ -295,32 +298,32 @@ class InHalves:
         return InHalves(self.rows[agent : agent + 1], self.halt)
 
     def copy(self) -> NDArray[np.float32]:
-        """Of a single row."""
+        """Copy a single row."""
         half = self.rows.shape[1] // 2
         first = self.rows[0, :half].copy()
         self.halt()
         return np.concatenate([first, self.rows[0, half:]])
 
 
-class HaltingBoard(WeightStore):
-    """The real board, but whoever writes or copies a row can be halted in the middle of it."""
+class HaltingStore(WeightStore):
+    """The real store, but whoever writes or copies a row can be halted in the middle of it."""
 
     halt: Callable[[], None] | None = None
 
-    def _view(self, part: int, name: str) -> Any:
-        view = super()._view(part, name)
+    def view(self, part: int, name: str) -> Any:
+        view = super().view(part, name)
         return InHalves(view, self.halt) if name == "rows" and self.halt else view
 
 
-class UnmarkedBoard(HaltingBoard):
-    """A broken board: the sequence number is not odd while a row is written."""
+class UnmarkedStore(HaltingStore):
+    """A broken store: the sequence number is not odd while a row is written."""
 
     def publish(self, part: int, rows: NDArray[np.float32], version: int, first: int = 0) -> None:
         """Write first, count afterwards."""
-        own = slice(first, first + len(rows))
-        self._view(part, "rows")[own] = rows
-        self._view(part, "version")[own] = version
-        self._view(part, "sequence")[own] += 2
+        agents = slice(first, first + len(rows))
+        self.view(part, "rows")[agents] = rows
+        self.view(part, "version")[agents] = version
+        self.view(part, "sequence")[agents] += 2
 
 
 @dataclass(frozen=True)
@@ -334,18 +337,18 @@ class PublishJob:
         version = 0
         connection.send(Ready())
         while True:
-            order = connection.recv()
-            if isinstance(order, Publish):
-                version = order.version
-                self._publish(version, (lambda: meet(connection)) if order.halt else None)
-            while isinstance(order, Go) and not told_to_end(connection):
+            message = connection.recv()
+            if isinstance(message, Publish):
+                version = message.version
+                self._publish(version, (lambda: halt_halfway(connection)) if message.halt else None)
+            while isinstance(message, Go) and not has_enough(connection):
                 version += 1
                 self._publish(version, None)
             connection.send(Published(version))
 
     def _publish(self, version: int, halt: Callable[[], None] | None) -> None:
         for part, first, last in SLICES:
-            if isinstance(self.store, HaltingBoard):
+            if isinstance(self.store, HaltingStore):
                 self.store.halt = halt
             rows = np.broadcast_to(np.float32(version), (last - first, SHAPES[part][1]))  # costs nothing to make
             self.store.publish(part, rows, version, first)
@@ -353,45 +356,45 @@ class PublishJob:
 
 
 @dataclass
-class Watch:
-    """A reader, and the check of all it holds after every refresh."""
+class CheckedReader:
+    """A reader, and a check of everything it holds after every refresh."""
 
     reader: WeightReader
     mixed: int = 0
     back: int = 0
-    moves: int = 0
+    changes: int = 0
 
-    def look(self, say: Callable[[Phase], None] = lambda phase: None) -> None:
-        """Refresh; every row must be of the one version it claims, and that never goes back."""
-        before = {part: own.copy() for part, own in self.reader.versions.items()}
-        say(Phase.TAKING)
-        moved = self.reader.refresh()
-        say(Phase.WAITING)
-        for part in moved:
+    def refresh(self, beat: Callable[[Phase], None] = lambda phase: None) -> None:
+        """Refresh; every row must be of the one version that the reader notes, and never older than before."""
+        before = {part: versions.copy() for part, versions in self.reader.versions.items()}
+        beat(Phase.TAKING)
+        changed = self.reader.refresh()
+        beat(Phase.WAITING)
+        for part in changed:
             versions = self.reader.versions[part]
             self.mixed += int((self.reader.rows[part] != versions[:, None]).any(axis=1).sum())
             self.back += int((versions < before[part]).sum())
-            self.moves += int((versions != before[part]).sum())
+            self.changes += int((versions != before[part]).sum())
 
     def held(self) -> Held:
-        """What there is to say."""
-        versions = tuple(int(version) for own in self.reader.versions.values() for version in own)
-        return Held(versions, self.mixed, self.back, self.moves)
+        """What it holds, and what it has found wrong."""
+        versions = tuple(int(version) for versions in self.reader.versions.values() for version in versions)
+        return Held(versions, self.mixed, self.back, self.changes)
 
 
 @dataclass(frozen=True)
 class ReadJob:
-    """A reader: looks once, or again and again."""
+    """A reader: refreshes once, or again and again."""
 
     store: WeightStore
 
     def run(self, connection: Connection, status: WorkerStatus) -> None:
         """Until the connection closes."""
-        watch = Watch(WeightReader(self.store))
+        checked_reader = CheckedReader(WeightReader(self.store))
         connection.send(Ready())
         while True:
-            order = connection.recv()
-            while isinstance(order, Go) and not told_to_end(connection):
-                watch.look(status.beat)
-            watch.look()
-            connection.send(watch.held())
+            message = connection.recv()
+            while isinstance(message, Go) and not has_enough(connection):
+                checked_reader.refresh(status.beat)
+            checked_reader.refresh()
+            connection.send(checked_reader.held())

@@ -33,7 +33,7 @@ ENGINES: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(autouse=True)
 def workers_need_not_import_pytest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker imports the script that started it: ours would take half a second every time."""
+    """A worker imports the script that started it; for pytest that takes half a second every time."""
     main = sys.modules["__main__"]
     monkeypatch.setattr(main, "__spec__", None)
     monkeypatch.delattr(main, "__file__", raising=False)
@@ -41,7 +41,7 @@ def workers_need_not_import_pytest(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @dataclass(frozen=True)
 class Holdings:
-    """What this process and those it started have of the machine."""
+    """The processes, descriptors, shared memory and threads of this process and those it started."""
 
     processes: frozenset[proc.Process]
     descriptors: dict[proc.Process, Counter[str]]
@@ -50,31 +50,31 @@ class Holdings:
 
     @classmethod
     def now(cls) -> Holdings:
-        """After a collection: a run's objects know each other, and its memory goes with the last of them."""
+        """The holdings after a garbage collection: a run's objects refer to each other in cycles."""
         gc.collect()
         others = proc.descendants(os.getpid())
-        everybody = {*others, proc.process(os.getpid())}
+        processes = {*others, proc.process(os.getpid())}
         return cls(
             processes=frozenset(others),
-            descriptors={one: descriptors(one.pid) for one in everybody},
-            memories=frozenset(inode for one in everybody for inode in proc.memories(one.pid)),
+            descriptors={one: descriptors(one.pid) for one in processes},
+            memories=frozenset(inode for one in processes for inode in proc.memories(one.pid)),
             threads=len(list(Path("/proc/self/task").iterdir())),
         )
 
 
 def descriptors(pid: int) -> Counter[str]:
-    """Open descriptors by what they lead to, whatever its number."""
+    """Counts open descriptors by what they refer to, without numbers."""
     kinds: Counter[str] = Counter()
     for link in Path(f"/proc/{pid}/fd").iterdir():
         try:
             kinds[re.sub(r"\d+", "#", str(link.readlink()))] += 1
         except FileNotFoundError:
-            continue  # the one we are reading with
+            continue  # the descriptor that iterdir itself used
     return kinds
 
 
 class Cycle:
-    """Starts workers, trains a little and ends in one of the ways a run can end; other engines, other ends in turn."""
+    """Trains a little and ends in one of the ways a run can end; engines and ends take turns."""
 
     def __init__(self, folder: Path, engines: Sequence[str]) -> None:
         self.folder, self.engines = folder, engines
@@ -82,40 +82,40 @@ class Cycle:
         self.most_workers = 0
         self.known: set[proc.Process] = set()
         self()
-        self.known = proc.descendants(os.getpid())  # a fork server and a resource tracker stay, for the next run
+        self.known = proc.descendants(os.getpid())  # a fork server and a resource tracker stay for the next run
 
     def workers(self) -> list[proc.Process]:
-        """Worker processes at this moment."""
+        """The worker processes that run now."""
         return sorted(proc.descendants(os.getpid()) - self.known, key=lambda one: one.pid)
 
     def finish(self, rows: list[dict[str, Any]]) -> None:
-        """Nothing special."""
+        """The run finishes."""
 
     def stop(self, rows: list[dict[str, Any]]) -> bool:
-        """As if somebody had asked."""
+        """The run is stopped."""
         return False
 
     def fail(self, rows: list[dict[str, Any]]) -> None:
-        """Out through all frames."""
-        raise ZeroDivisionError("a bug of the caller's")
+        """The callback raises."""
+        raise ZeroDivisionError("a bug in the callback")
 
-    def lose(self, rows: list[dict[str, Any]]) -> None:
-        """A worker dies on the way, another one every time: also one that learns."""
+    def kill_worker(self, rows: list[dict[str, Any]]) -> None:
+        """A worker is killed during the run, every time another one: also one that learns."""
         if rows[0]["round"] == 1:
             workers = self.workers()
             os.kill(workers[self.count // 8 % len(workers)].pid, signal.SIGKILL)
 
     def __call__(self) -> None:
         turn, which = divmod(self.count, len(self.engines))
-        ending = (self.finish, self.stop, self.fail, self.lose)[turn % 4]
+        ending = (self.finish, self.stop, self.fail, self.kill_worker)[turn % 4]
         self.count += 1
 
         def callback(rows: list[dict[str, Any]]) -> bool | None:
             self.most_workers = max(self.most_workers, len(self.workers()))
             return ending(rows)
 
-        excepted = {self.fail: ZeroDivisionError}.get(ending, ())
-        with suppress(excepted):
+        expected = {self.fail: ZeroDivisionError}.get(ending, ())
+        with suppress(expected):
             settings = {**SMALL, **ENGINES[self.engines[which]]}
             out = self.folder / str(self.count)
             run = remuda.train("remuda.testing:GIFTS", out=out, callbacks=[callback], quiet=True, **settings)
@@ -127,12 +127,12 @@ def check_cycles(folder: Path, engines: Sequence[str], cycles: int) -> None:
     for _ in range(3):
         cycle()
     before = Holdings.now()
-    assert len(before.processes) == 2, "a fork server and a resource tracker; whoever else there was is gone"
+    assert len(before.processes) == 2, "only a fork server and a resource tracker may be left"
     cycle.most_workers = 0
     for _ in range(cycles):
         cycle()
     after = Holdings.now()
-    assert cycle.most_workers >= 2, "nothing was started, so nothing could have been left"
+    assert cycle.most_workers >= 2, "no worker was started, so none could have been left"
     assert after == before
     assert not [path.name for path in Path("/dev/shm").iterdir() if "remuda" in path.name]
 

@@ -1,7 +1,7 @@
-"""Weights on the board: a reader has every row whole, of one version, and never an older one than before.
+"""Weights in shared memory: a reader's copy of a row is complete, of one version, and never older than before.
 
-The property test runs the real `publish` and `refresh` in threads that go on only when told, one step at
-a time, with halts in the middle of every row; so a writer and its readers meet in every way there is.
+The property test runs the real `publish` and `refresh` in threads that go on only when told, one step at a time, with
+halts in the middle of every row: so writers and readers interleave in every way there is.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
-from hypothesis import Phase as Stage
+from hypothesis import Phase as SearchPhase
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 from numpy.typing import NDArray
-from stamps import HaltingBoard, UnmarkedBoard
+from stamps import HaltingStore, UnmarkedStore
 
 from remuda.core.errors import WorkerError
 from remuda.core.policy import UNVERSIONED
@@ -41,10 +41,10 @@ def rows_of(part: int, agents: int, version: int) -> NDArray[np.float32]:
     return (base + np.arange(SHAPES[part][1])).astype(np.float32)
 
 
-def die_in_the_middle(store: WeightStore, part: int, agent: int) -> None:
-    """What a writer leaves that dies halfway through a row."""
-    store._view(part, "sequence")[agent] |= 1
-    store._view(part, "rows")[agent, :2] = -1
+def write_half_a_row(store: WeightStore, part: int, agent: int) -> None:
+    """Leave a row as a writer does that dies in the middle of it."""
+    store.view(part, "sequence")[agent] |= 1
+    store.view(part, "rows")[agent, :2] = -1
 
 
 def test_what_is_published_is_read_with_its_version(store: WeightStore) -> None:
@@ -58,7 +58,7 @@ def test_what_is_published_is_read_with_its_version(store: WeightStore) -> None:
     assert reader.retries == 0
 
 
-def test_every_reader_has_a_copy_of_its_own(store: WeightStore) -> None:
+def test_every_reader_has_its_own_copy(store: WeightStore) -> None:
     store.publish(0, rows_of(0, 3, 1), 1)
     one, other = WeightReader(store), WeightReader(store)
     one.refresh()
@@ -68,7 +68,7 @@ def test_every_reader_has_a_copy_of_its_own(store: WeightStore) -> None:
     assert np.array_equal(other.rows[0], rows_of(0, 3, 2))
 
 
-def test_nothing_is_said_of_parts_that_did_not_move(store: WeightStore) -> None:
+def test_parts_that_did_not_change_are_not_returned(store: WeightStore) -> None:
     reader = WeightReader(store)
     reader.refresh()
     assert reader.refresh() == []
@@ -77,7 +77,7 @@ def test_nothing_is_said_of_parts_that_did_not_move(store: WeightStore) -> None:
     assert reader.refresh() == []
 
 
-def test_only_rows_that_moved_are_copied(store: WeightStore) -> None:
+def test_only_rows_that_changed_are_copied(store: WeightStore) -> None:
     reader = WeightReader(store)
     store.publish(0, rows_of(0, 3, 1), 1)
     reader.refresh()
@@ -113,7 +113,7 @@ def test_the_oldest_version_is_that_of_any_row(store: WeightStore) -> None:
     empty.memory.close()
 
 
-def test_players_without_weights_have_versions_all_the_same() -> None:
+def test_rows_without_columns_have_versions() -> None:
     store = WeightStore({0: (2, 0)})
     reader = WeightReader(store)
     store.publish(0, np.zeros((2, 0), np.float32), 3)
@@ -122,11 +122,11 @@ def test_players_without_weights_have_versions_all_the_same() -> None:
     store.memory.close()
 
 
-def test_a_writer_that_dies_in_the_middle_leaves_readers_the_row_they_have(store: WeightStore) -> None:
+def test_readers_keep_their_copy_of_a_row_whose_writer_died_in_the_middle(store: WeightStore) -> None:
     reader = WeightReader(store)
     store.publish(0, rows_of(0, 3, 1), 1)
     reader.refresh()
-    die_in_the_middle(store, 0, 1)
+    write_half_a_row(store, 0, 1)
     store.publish(0, rows_of(0, 1, 2), 2, first=2)
     assert reader.refresh() == [0]
     assert reader.retries == TRIES
@@ -135,20 +135,20 @@ def test_a_writer_that_dies_in_the_middle_leaves_readers_the_row_they_have(store
     assert reader.refresh() == []
 
 
-def test_a_later_writer_heals_the_row(store: WeightStore) -> None:
+def test_a_later_writer_repairs_the_row(store: WeightStore) -> None:
     reader = WeightReader(store)
     store.publish(0, rows_of(0, 3, 1), 1)
     reader.refresh()
-    die_in_the_middle(store, 0, 1)
+    write_half_a_row(store, 0, 1)
     store.publish(0, rows_of(0, 3, 2), 2)
-    assert (store._view(0, "sequence") % 2 == 0).all()
+    assert (store.view(0, "sequence") % 2 == 0).all()
     assert reader.refresh() == [0]
     assert np.array_equal(reader.rows[0], rows_of(0, 3, 2))
     assert reader.versions[0].tolist() == [2, 2, 2]
 
 
-def test_a_reader_gives_up_on_a_row_that_never_stands_still_until_it_next_looks() -> None:
-    store = HaltingBoard(SHAPES)
+def test_a_reader_keeps_its_copy_of_a_row_that_always_changes_until_the_next_refresh() -> None:
+    store = HaltingStore(SHAPES)
     reader = WeightReader(store)
     reader.refresh()
     store.publish(2, rows_of(2, 2, 1), 1)
@@ -164,23 +164,23 @@ def test_a_reader_gives_up_on_a_row_that_never_stands_still_until_it_next_looks(
     store.memory.close()
 
 
-def test_a_fresh_reader_waits_for_its_first_whole_row(store: WeightStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_reader_waits_for_its_first_complete_row(store: WeightStore, monkeypatch: pytest.MonkeyPatch) -> None:
     store.publish(0, rows_of(0, 3, 1), 1)
-    die_in_the_middle(store, 0, 1)
+    write_half_a_row(store, 0, 1)
     reader = WeightReader(store)
-    healing = threading.Thread(target=lambda: store.publish(0, rows_of(0, 3, 2), 2))
-    monkeypatch.setattr(weights.os, "sched_yield", lambda: healing.start() if healing.ident is None else None)
+    repair = threading.Thread(target=lambda: store.publish(0, rows_of(0, 3, 2), 2))
+    monkeypatch.setattr(weights.os, "sched_yield", lambda: repair.start() if repair.ident is None else None)
     assert 0 in reader.refresh()
-    healing.join()
+    repair.join()
     reader.refresh()
     assert np.array_equal(reader.rows[0], rows_of(0, 3, 2))
 
 
-def test_a_fresh_reader_does_not_wait_for_ever(store: WeightStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_reader_does_not_wait_for_ever(store: WeightStore, monkeypatch: pytest.MonkeyPatch) -> None:
     store.publish(0, rows_of(0, 3, 1), 1)
-    die_in_the_middle(store, 0, 1)
-    monkeypatch.setattr(weights, "FIRST_LIMIT_S", 0.01)
-    with pytest.raises(WorkerError, match="agent 1 were not written whole"):
+    write_half_a_row(store, 0, 1)
+    monkeypatch.setattr(weights, "FIRST_COPY_LIMIT_S", 0.01)
+    with pytest.raises(WorkerError, match="agent 1 were not completely written"):
         WeightReader(store).refresh()
 
 
@@ -188,10 +188,10 @@ class Killed(BaseException):
     """Ends a thread where it halts."""
 
 
-class Paced:
+class SteppedThread:
     """Runs a function in a thread, from halt to halt, and only while somebody waits in `step`."""
 
-    own = threading.local()
+    current = threading.local()
 
     def __init__(self, function: Callable[[], Any]) -> None:
         self.done, self.killed, self.result, self.error = False, False, None, None
@@ -200,7 +200,7 @@ class Paced:
         self._thread.start()
 
     def _run(self, function: Callable[[], Any]) -> None:
-        self.own.pace = self
+        self.current.thread = self
         try:
             self._wait()
             self.result = function()
@@ -237,96 +237,96 @@ class Paced:
 
     @classmethod
     def halt(cls) -> None:
-        """Called by the function: wait for the next step; without a pace there is nothing to wait for."""
-        pace: Paced | None = getattr(cls.own, "pace", None)
-        if pace is not None:
-            pace._halted.release()
-            pace._wait()
+        """Called by the function: wait for the next step. In any other thread it does nothing."""
+        thread: SteppedThread | None = getattr(cls.current, "thread", None)
+        if thread is not None:
+            thread._halted.release()
+            thread._wait()
 
 
-class PacedBoard(HaltingBoard):
-    """The real one, with halts."""
+class SteppedStore(HaltingStore):
+    """The real store, with halts."""
 
-    halt = staticmethod(Paced.halt)
+    halt = staticmethod(SteppedThread.halt)
 
 
-class PacedUnmarkedBoard(UnmarkedBoard):
+class SteppedUnmarkedStore(UnmarkedStore):
     """Broken: a row is not marked while it is written."""
 
-    halt = staticmethod(Paced.halt)
+    halt = staticmethod(SteppedThread.halt)
 
 
-class EarlyBoard(PacedBoard):
-    """Broken: the row is said to be whole before it is."""
-
-    def publish(self, part: int, rows: NDArray[np.float32], version: int, first: int = 0) -> None:
-        own = slice(first, first + len(rows))
-        self._view(part, "version")[own] = version
-        self._view(part, "sequence")[own] += 2
-        self._view(part, "rows")[own] = rows
-
-
-class NeverHealingBoard(PacedBoard):
-    """Broken: takes it for granted that the writer before came to its end."""
+class EarlyStore(SteppedStore):
+    """Broken: the row is marked as complete before it is."""
 
     def publish(self, part: int, rows: NDArray[np.float32], version: int, first: int = 0) -> None:
-        own = slice(first, first + len(rows))
-        self._view(part, "sequence")[own] += 1
-        self._view(part, "rows")[own] = rows
-        self._view(part, "version")[own] = version
-        self._view(part, "sequence")[own] += 1
+        agents = slice(first, first + len(rows))
+        self.view(part, "version")[agents] = version
+        self.view(part, "sequence")[agents] += 2
+        self.view(part, "rows")[agents] = rows
+
+
+class NeverRepairingStore(SteppedStore):
+    """Broken: assumes that the writer before did not die in the middle."""
+
+    def publish(self, part: int, rows: NDArray[np.float32], version: int, first: int = 0) -> None:
+        agents = slice(first, first + len(rows))
+        self.view(part, "sequence")[agents] += 1
+        self.view(part, "rows")[agents] = rows
+        self.view(part, "version")[agents] = version
+        self.view(part, "sequence")[agents] += 1
 
 
 class TrustingReader(WeightReader):
-    """Broken: does not look whether the row moved under it."""
+    """Broken: does not check whether the row changed while it was copied."""
 
     def _copy(self, part: int, agent: int, sequence: NDArray[Any]) -> bool:
         if sequence[agent] % 2:
             return False
-        self._seen[part][agent] = sequence[agent]
-        self.versions[part][agent] = self.store._view(part, "version")[agent]
-        self.rows[part][agent] = self.store._view(part, "rows")[agent].copy()
+        self._copied[part][agent] = sequence[agent]
+        self.versions[part][agent] = self.store.view(part, "version")[agent]
+        self.rows[part][agent] = self.store.view(part, "rows")[agent].copy()
         return True
 
 
 class HastyReader(WeightReader):
-    """Broken: does not mind that a row is being written."""
+    """Broken: copies a row although it is marked as being written."""
 
     def _copy(self, part: int, agent: int, sequence: NDArray[Any]) -> bool:
         before = int(sequence[agent])
-        row, version = self.store._view(part, "rows")[agent].copy(), self.store._view(part, "version")[agent]
+        row, version = self.store.view(part, "rows")[agent].copy(), self.store.view(part, "version")[agent]
         if int(sequence[agent]) != before:
             return False
-        self.rows[part][agent], self.versions[part][agent], self._seen[part][agent] = row, version, before
+        self.rows[part][agent], self.versions[part][agent], self._copied[part][agent] = row, version, before
         return True
 
 
 SLICES = ((0, 0, 2), (0, 2, 3), (2, 0, 2))
-"""Part, first and last agent of what each writer has."""
+"""Part, first and last agent of the rows of each writer."""
 writers = st.integers(0, len(SLICES) - 1)
 readers = st.integers(0, 1)
 
 
-class Meeting(RuleBasedStateMachine):
-    """Writers and readers, each in the middle of something or not; every column of a row has its version."""
+class WeightMachine(RuleBasedStateMachine):
+    """Writers and readers, each in the middle of a row or not; every column of a row holds its version."""
 
-    def __init__(self, store: type[WeightStore] = PacedBoard, reader: type[WeightReader] = WeightReader) -> None:
+    def __init__(self, store: type[WeightStore] = SteppedStore, reader: type[WeightReader] = WeightReader) -> None:
         super().__init__()
         self._patch = pytest.MonkeyPatch()
-        self._patch.setattr(weights, "_fence", Paced.halt)
+        self._patch.setattr(weights, "_fence", SteppedThread.halt)
         self.store = store(SHAPES)
         self.readers = [reader(self.store) for _ in range(2)]
         for one in self.readers:
-            one.refresh()  # the first whole row has to be waited for; see above
-        self.before = [{part: own.copy() for part, own in one.versions.items()} for one in self.readers]
-        self.writing: dict[int, Paced] = {}
-        self.reading: dict[int, Paced] = {}
+            one.refresh()  # a first copy would be waited for, see above
+        self.before = [{part: versions.copy() for part, versions in one.versions.items()} for one in self.readers]
+        self.writing: dict[int, SteppedThread] = {}
+        self.reading: dict[int, SteppedThread] = {}
         self.begun = [0] * len(SLICES)
-        self.whole: list[list[int]] = [[0] for _ in SLICES]  # versions that were written to their end
+        self.complete: list[list[int]] = [[0] for _ in SLICES]  # versions that were completely written
 
     def teardown(self) -> None:
-        for pace in (*self.writing.values(), *self.reading.values()):
-            pace.kill()
+        for thread in (*self.writing.values(), *self.reading.values()):
+            thread.kill()
         self._patch.undo()
         self.store.memory.close()
 
@@ -335,20 +335,20 @@ class Meeting(RuleBasedStateMachine):
         """Begin a new version, or take the next step with the one under way."""
         if writer not in self.writing:
             self.begun[writer] += 1
-            self.writing[writer] = Paced(lambda: self._publish(writer))
+            self.writing[writer] = SteppedThread(lambda: self._publish(writer))
         self.writing[writer].step()
-        self._settle(writer)
+        self._note_if_complete(writer)
 
     @rule(writer=writers)
     def write_to_the_end(self, writer: int) -> None:
         self.write_on(writer)
         if writer in self.writing:
             self.writing[writer].finish()
-            self._settle(writer)
+            self._note_if_complete(writer)
 
     @rule(writer=writers)
     def die(self, writer: int) -> None:
-        """The next version is another writer's."""
+        """The writer dies; another one will write the next version."""
         if writer in self.writing:
             self.writing.pop(writer).kill()
 
@@ -357,32 +357,32 @@ class Meeting(RuleBasedStateMachine):
         version = self.begun[writer]
         self.store.publish(part, np.full((last - first, SHAPES[part][1]), version, np.float32), version, first)
 
-    def _settle(self, writer: int) -> None:
+    def _note_if_complete(self, writer: int) -> None:
         if self.writing[writer].done:
             del self.writing[writer]
-            self.whole[writer].append(self.begun[writer])
+            self.complete[writer].append(self.begun[writer])
 
     @rule(reader=readers)
     def read_on(self, reader: int) -> None:
         """Begin to refresh, or take the next step with it."""
         if reader not in self.reading:
-            self.reading[reader] = Paced(self.readers[reader].refresh)
+            self.reading[reader] = SteppedThread(self.readers[reader].refresh)
         self.reading[reader].step()
         if self.reading[reader].done:
             del self.reading[reader]
 
     @rule(reader=readers)
     def read_to_the_end(self, reader: int) -> None:
-        """Whoever begins now and is not disturbed has the newest of every row that is whole."""
+        """A refresh that nobody interrupts copies the newest version of every complete row."""
         if reader in self.reading:
             self.reading.pop(reader).finish()
-        before = {part: own.tolist() for part, own in self.readers[reader].versions.items()}
-        moved = Paced(self.readers[reader].refresh).finish()
+        before = {part: versions.tolist() for part, versions in self.readers[reader].versions.items()}
+        changed = SteppedThread(self.readers[reader].refresh).finish()
         for writer, (part, first, last) in enumerate(SLICES):
             held = self.readers[reader].versions[part][first:last].tolist()
-            if self.begun[writer] == self.whole[writer][-1]:
-                assert held == [self.whole[writer][-1]] * (last - first)
-            assert part in moved or held == before[part][first:last]
+            if self.begun[writer] == self.complete[writer][-1]:
+                assert held == [self.complete[writer][-1]] * (last - first)
+            assert part in changed or held == before[part][first:last]
 
     @invariant()
     def rows_are_of_one_version_and_never_go_back(self) -> None:
@@ -390,31 +390,29 @@ class Meeting(RuleBasedStateMachine):
             for writer, (part, first, last) in enumerate(SLICES):
                 versions = one.versions[part][first:last]
                 assert (one.rows[part][first:last] == versions[:, None]).all()
-                assert set(versions.tolist()) <= set(self.whole[writer])
+                assert set(versions.tolist()) <= set(self.complete[writer])
                 assert (versions >= before[part][first:last]).all()
-            before.update({part: own.copy() for part, own in one.versions.items()})
+            before.update({part: versions.copy() for part, versions in one.versions.items()})
 
 
-CALM = settings(deadline=None, stateful_step_count=40, suppress_health_check=[HealthCheck.too_slow])
+UNTIMED = settings(deadline=None, stateful_step_count=40, suppress_health_check=[HealthCheck.too_slow])
 
 
-def test_however_they_meet_a_reader_holds_whole_rows() -> None:
-    run_state_machine_as_test(Meeting, settings=settings(CALM, max_examples=100))
+def test_a_reader_holds_complete_rows_however_it_interleaves_with_writers() -> None:
+    run_state_machine_as_test(WeightMachine, settings=settings(UNTIMED, max_examples=100))
 
 
 @pytest.mark.parametrize(
     ("store", "reader"),
     [
-        (PacedUnmarkedBoard, WeightReader),
-        (EarlyBoard, WeightReader),
-        (NeverHealingBoard, WeightReader),
-        (PacedBoard, TrustingReader),
-        (PacedBoard, HastyReader),
+        (SteppedUnmarkedStore, WeightReader),
+        (EarlyStore, WeightReader),
+        (NeverRepairingStore, WeightReader),
+        (SteppedStore, TrustingReader),
+        (SteppedStore, HastyReader),
     ],
 )
-def test_the_same_finds_what_is_wrong_with_a_broken_protocol(
-    store: type[WeightStore], reader: type[WeightReader]
-) -> None:
-    search = settings(CALM, max_examples=1000, derandomize=True, database=None, phases=[Stage.generate])
+def test_the_state_machine_finds_a_broken_protocol(store: type[WeightStore], reader: type[WeightReader]) -> None:
+    search = settings(UNTIMED, max_examples=1000, derandomize=True, database=None, phases=[SearchPhase.generate])
     with pytest.raises(AssertionError):
-        run_state_machine_as_test(lambda: Meeting(store, reader), settings=search)
+        run_state_machine_as_test(lambda: WeightMachine(store, reader), settings=search)

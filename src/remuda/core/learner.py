@@ -2,9 +2,9 @@
 
 What a trainer (`remuda.engines.trainers`) does with a learner in each round, in this order:
 
-1. `take(fragment)`, once per fragment of the round. The fragment has *all* agents of the group; the learner reads
-   agents `context.first … context.last-1`. Returns nothing. On engines that wait by round, fragments come in the order
-   of their episodes; on others in any order.
+1. `take(fragment)`, once per fragment of the round. The fragment has the learner's own agents and no others
+   (`context.select` cuts it out). Returns nothing. On engines that wait by round, fragments come in the order of their
+   episodes; on others in any order.
 2. `update(count)`, once with all updates that are due, or several times with a part of them if `incremental` is true.
    It makes `count` gradient steps for each agent and returns nothing. It may be called again without a new fragment if
    `incremental` is true and the plan says `free_running`.
@@ -44,7 +44,7 @@ Contract (tests/promises/test_independence.py holds it for the learners shipped 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -54,7 +54,7 @@ from numpy.typing import NDArray
 
 from remuda.core.errors import CheckpointError
 from remuda.core.failures import SkippedUpdates, format_traceback
-from remuda.core.fragment import Fragment
+from remuda.core.fragment import Fragment, slice_agents
 from remuda.core.game import Group
 from remuda.core.options import Options
 from remuda.core.policy import Policy
@@ -93,6 +93,10 @@ class LearnerContext:
     def agent_numbers(self) -> NDArray[np.int64]:
         """Herd-wide numbers of its agents, (agents,)."""
         return np.arange(self.agents) + self.herd_first
+
+    def select(self, fragments: Sequence[Fragment]) -> Fragment:
+        """The learner's agents, from one fragment per group, as views: what `Learner.take` expects."""
+        return slice_agents(fragments[self.group_index], self.first, self.last)
 
 
 class Learner(ABC):

@@ -95,6 +95,10 @@ class Plan(Options):
         """Episodes collected after so many rounds."""
         return min(rounds * self.round_episodes, self.total_episodes)
 
+    def episodes_in(self, round_: int) -> int:
+        """Episodes collected in a round, counted from 1; 0 beyond the last one."""
+        return self.episodes_after(round_) - self.episodes_after(round_ - 1)
+
 
 class ParallelSwitches(Options):
     """The mapping `parallel: {…}`: switches that stand for an engine and a training interval."""

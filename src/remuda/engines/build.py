@@ -12,7 +12,7 @@ from remuda.engines.collectors.inline import InlineCollectors
 from remuda.engines.collectors.lockstep import LockstepCollectors
 from remuda.engines.collectors.pool import PoolCollectors, PoolConfig
 from remuda.engines.collectors.ray.collectors import RayCollectors
-from remuda.engines.collectors.task_size import AHEAD, task_size
+from remuda.engines.collectors.task_size import TASKS_PER_WORKER, task_size
 from remuda.engines.context import EngineContext
 from remuda.engines.interfaces import Collectors, Trainers
 from remuda.engines.trainers.inline import InlineTrainers
@@ -52,7 +52,7 @@ def threads(context: EngineContext) -> tuple[Collectors, Trainers]:
 
 def sync(context: EngineContext) -> tuple[Collectors, Trainers]:
     """Workers step worlds; this process chooses the actions of all worlds at once."""
-    shape = _shape(context, context.workers, asking=True, ahead=1)
+    shape = _shape(context, context.workers, central_inference=True, tasks_per_worker=1)
     pool = LockstepCollectors(*_pool(context), shape, context.worker_pool, wait_for=context.plan.wait_for)
     return pool, _trainers(InlineTrainers, context, cores())
 
@@ -100,7 +100,7 @@ def _shape(context: EngineContext, workers: int, **how: Any) -> PoolConfig:
     workers = min(workers, max(plan.worlds, plan.round_episodes))
     size = task_size(plan, workers)
     per_round = -(-plan.round_episodes // size) + -(-plan.round_episodes // plan.worlds)
-    slots = (2 + plan.lag) * per_round + how.get("ahead", AHEAD) * workers
+    slots = (2 + plan.lag) * per_round + how.get("tasks_per_worker", TASKS_PER_WORKER) * workers
     return PoolConfig(workers, size, slots, **how)
 
 

@@ -20,6 +20,7 @@ from remuda.core.failures import SkippedUpdates, TaskFailure
 from remuda.core.fragment import Fragment, Purpose, slice_worlds
 from remuda.core.plan import Plan
 from remuda.core.policy import UNVERSIONED
+from remuda.core.rounds import RoundCounter
 from remuda.core.saved_state import SavedState
 from remuda.core.task import InvalidSample, Task
 from remuda.transport.slots import SlotToken
@@ -197,11 +198,15 @@ class Trainers(ABC):
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.version = 0  # rounds learned
-        self.taken = 0  # rounds received completely
         self.waited_s = 0.0  # time in which poll() blocked the loop without learning itself
         self.learners_waited_s = 0.0  # sum over all learners of the time without data
         self.lags: Counter[int] = Counter()  # turns of agents learned from, by policy lag in versions
-        self._have = 0  # episodes received of the round that is not complete yet
+        self._received = RoundCounter(plan)
+
+    @property
+    def taken(self) -> int:
+        """Rounds received completely."""
+        return self._received.complete
 
     def start(self) -> None:
         """Start whatever learns; the collectors have started already."""
@@ -218,13 +223,9 @@ class Trainers(ABC):
                 delivery.release()
 
         while first < delivery.episodes:
-            number = self.taken + 1
-            size = self.plan.episodes_after(number) - self.plan.episodes_after(self.taken)
-            last = min(delivery.episodes, first + size - self._have)
-            pieces.append(RoundPiece(number, delivery, slice(first, last), release))
-            self._have += last - first
-            if self._have == size:
-                self.taken, self._have = number, 0
+            last = min(delivery.episodes, first + self._received.missing)
+            pieces.append(RoundPiece(self.taken + 1, delivery, slice(first, last), release))
+            self._received.add(last - first)
             first = last
         holders[0] = len(pieces)
         for piece in pieces:

@@ -72,27 +72,28 @@ class ReplayBuffer:
         mask = 0 if self.mask is None else self.mask.nbytes
         return self.obs.nbytes + self.actions.nbytes + self.rewards.nbytes + self.terminated.nbytes + mask
 
-    def take(self, fragment: Fragment, first: int) -> None:
-        """Copy the segments of agents first, first+1, … of the fragment's group into the buffers."""
+    def take(self, fragment: Fragment) -> None:
+        """Copy the segments of a fragment that has the agents of these buffers and no others."""
+        assert fragment.actions.shape[2] == self.agents, "the fragment has other agents, too"
         self._table = None
         for agent in range(self.agents):
             for world in range(len(fragment.origin.worlds)):
-                for start, stop in _runs(fragment, world, first + agent):
-                    self._store(fragment, world, first + agent, agent, start, stop)
+                for start, stop in _runs(fragment, world, agent):
+                    self._store(fragment, world, agent, start, stop)
 
-    def _store(self, fragment: Fragment, world: int, column: int, agent: int, start: int, stop: int) -> None:
-        lead = min(int(fragment.ages[start, world, column]), self.frames - 1, fragment.before + start)
+    def _store(self, fragment: Fragment, world: int, agent: int, start: int, stop: int) -> None:
+        lead = min(int(fragment.ages[start, world, agent]), self.frames - 1, fragment.before + start)
         segment = self._allocate(agent, lead, stop - start)
         source = fragment.before + start - lead
         self.obs[agent, segment.begin : segment.end] = fragment.obs[
-            source : fragment.before + stop + 1, world, column
+            source : fragment.before + stop + 1, world, agent
         ].reshape(segment.end - segment.begin, -1)
         turns = slice(segment.first, segment.end - 1)
-        self.actions[agent, turns] = fragment.actions[start:stop, world, column]
-        self.rewards[agent, turns] = fragment.rewards[start:stop, world, column]
-        self.terminated[agent, turns] = fragment.terminated[start:stop, world, column]
+        self.actions[agent, turns] = fragment.actions[start:stop, world, agent]
+        self.rewards[agent, turns] = fragment.rewards[start:stop, world, agent]
+        self.terminated[agent, turns] = fragment.terminated[start:stop, world, agent]
         if self.mask is not None and fragment.mask is not None:
-            self.mask[agent, segment.first : segment.end] = fragment.mask[start : stop + 1, world, column]
+            self.mask[agent, segment.first : segment.end] = fragment.mask[start : stop + 1, world, agent]
 
     def _allocate(self, agent: int, lead: int, turns: int) -> Segment:
         """Reserve positions for a segment, from 0 on if the ring's end is too near; drop segments that are there."""

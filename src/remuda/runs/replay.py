@@ -16,6 +16,7 @@ from remuda.core.errors import GameError, RunError
 from remuda.core.fragment import Fragment, slice_worlds
 from remuda.core.game import Group
 from remuda.core.policy import Policy, PolicyBinding, PolicyInput, PolicyOutput
+from remuda.core.rounds import RoundCounter
 from remuda.core.task import Task
 from remuda.core.threads import one_thread_each
 from remuda.engines.interfaces import with_prefix
@@ -98,14 +99,13 @@ def _most_learned(run: Run, slices: list[AgentSlice], entries: list[ScheduleEntr
     """Per entry and slice, the last version there can have been: of whole rounds, unless learning never pauses."""
     plan = run.plan
     incremental = [LEARNERS[run.parts[part].player].incremental for part, _, _ in slices]
-    learned, most, round_, have = [0.0] * len(slices), [], 0, 0
+    learned, most, rounds = [0.0] * len(slices), [], RoundCounter(plan)
     for entry in entries:
-        endless = plan.free_running and round_ > 0
+        endless = plan.free_running and rounds.complete > 0
         most.append([math.inf if endless and own else now for own, now in zip(incremental, learned, strict=True)])
-        have += entry.worlds[1] - entry.worlds[0]
-        if have == plan.episodes_after(round_ + 1) - plan.episodes_after(round_):
-            round_, have = round_ + 1, 0
-            learned = [now + len(batches(plan, own, round_)) for now, own in zip(learned, incremental, strict=True)]
+        if rounds.add(entry.worlds[1] - entry.worlds[0]):
+            published = [len(batches(plan, own, rounds.complete)) for own in incremental]
+            learned = [now + new for now, new in zip(learned, published, strict=True)]
     return most
 
 
@@ -171,13 +171,13 @@ class ScheduleReplay:
         self.rollouts = RolloutCache(
             find_game(plan.game), plan.options, config, lambda game: Rollout(game, self.bindings, config)
         )
-        self._have = 0
-        self._round = 0
+        self._rounds = RoundCounter(plan)
 
     def run(self) -> str:
         """Everything, in order."""
         needed = self._needed()
         for entry, least in zip(self.entries, needed, strict=True):
+            self._catch_up(entry)
             self._learn(entry, self._play(entry))
             for kept, version in zip(self.rows, least, strict=True):
                 for old in [v for v in kept if v < version]:
@@ -220,20 +220,25 @@ class ScheduleReplay:
         for part, own in rows.items():
             self.bindings[part].policy.load(np.concatenate(own), 0)
 
-    def _learn(self, entry: ScheduleEntry, fragments: list[Fragment]) -> None:
-        """Let every slice take its part when it did, and make the round's updates when it is whole."""
-        for index, learner in enumerate(self.learners):
-            while self.versions[index] < entry.taken_at[index]:
+    def _catch_up(self, entry: ScheduleEntry) -> None:
+        """Make the updates that slices made without new data before they took this entry.
+
+        They come before the entry is played: an actor may have played it with the weights of any of them.
+        """
+        for index, taken_at in enumerate(entry.taken_at):
+            while self.versions[index] < taken_at:
                 self._update(index, self.plan.publish_interval)
-            learner.take(slice_worlds(fragments[learner.context.group_index], slice(*entry.worlds)))
-        self._have += entry.worlds[1] - entry.worlds[0]
-        if self._have == self.plan.episodes_after(self._round + 1) - self.plan.episodes_after(self._round):
-            self._round, self._have = self._round + 1, 0
+
+    def _learn(self, entry: ScheduleEntry, fragments: list[Fragment]) -> None:
+        """Let every slice take its part, and make the round's updates when it is complete."""
+        for learner in self.learners:
+            learner.take(slice_worlds(learner.context.select(fragments), slice(*entry.worlds)))
+        if self._rounds.add(entry.worlds[1] - entry.worlds[0]):
             for index in range(len(self.learners)):
                 self._learn_round(index)
 
     def _learn_round(self, index: int) -> None:
-        for count in batches(self.plan, self.learners[index].incremental, self._round):
+        for count in batches(self.plan, self.learners[index].incremental, self._rounds.complete):
             self._update(index, count)
 
     def _update(self, index: int, count: int) -> None:

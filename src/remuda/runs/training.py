@@ -200,7 +200,7 @@ def _train(job: TrainingJob) -> Run:
     plan, choice = choose_engine(job.plan, spec)
     check_engine(plan)
     own_callbacks = [*load_callbacks(plan.callbacks), *map(_as_callback, job.callbacks)]
-    worker_pool = WorkerPool(request.check, limits=Limits.of(plan), rehearsal=warm_up_request(plan, spec))
+    worker_pool = WorkerPool(request.check, limits=Limits.of(plan), warm_up_request=warm_up_request(plan, spec))
     context = EngineContext(
         plan=plan,
         spec=spec,

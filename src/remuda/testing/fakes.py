@@ -20,6 +20,7 @@ from remuda.core.failures import SkippedUpdates, TaskFailure
 from remuda.core.fragment import Fragment, Origin, Purpose, empty_fragment
 from remuda.core.game import Group
 from remuda.core.plan import Plan
+from remuda.core.rounds import RoundCounter
 from remuda.core.task import Task
 from remuda.engines.interfaces import Collectors, Delivery, RoundPiece, Rows, TimeSpent, Trainers, Update, count_lags
 
@@ -332,6 +333,6 @@ class FakeTrainers(Trainers):
 
     def restore(self, version: int, state: Mapping[str, NDArray[Any]]) -> None:
         """Continue from `version` with what `state` returned."""
-        self.version = self.taken = version
+        self.version, self._received = version, RoundCounter(self.plan, version)
         self._digest = state["0/digest"][0].tobytes()
         self._steps = int(state["0/steps"][0])

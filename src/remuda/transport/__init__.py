@@ -1,1 +1,1 @@
-"""What moves data between processes: shared memory, slots, versioned weights, worker processes."""
+"""How data moves between processes: shared memory, slots, versioned weights, worker processes."""

@@ -1,4 +1,4 @@
-"""Starting worker processes, and having them end with their parent."""
+"""Starting worker processes, and ending them together with their parent."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from remuda.core.errors import ConfigError
 from remuda.transport.heartbeat import Limits
 from remuda.transport.shared_memory import SharedMemory
 
-END_LIMIT_S = 5.0
-"""Longest a worker may take to end after being told; then it is killed."""
+EXIT_LIMIT_S = 5.0
+"""Longest a worker may take to exit after it was asked to; then it is killed."""
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
-"""What a fork server is told when it starts: every worker has one thread, whoever multiplies."""
-ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Environment of a new fork server: BLAS and numba read these when they load, which is before any worker is forked."""
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PR_SET_PDEATHSIG = 1
 PRELOAD = "remuda.engines.collectors.preload"
-WARM_UP_VARIABLE = "REMUDA_REHEARSE"
-"""The environment variable that tells a new fork server which plan to rehearse."""
+WARM_UP_VARIABLE = "REMUDA_WARM_UP"
+"""The environment variable that tells a new fork server which plan to warm up for."""
 
 
 def refuse_inside_workers() -> None:
-    """Raise where a worker, on its way in, runs the program that started it."""
+    """Raise if a worker that is starting imports the program that started it, and that program trains again."""
     process = multiprocessing.current_process()
     if process.name != "MainProcess" and getattr(process, "_inheriting", False):
         raise ConfigError(
@@ -37,7 +37,7 @@ def refuse_inside_workers() -> None:
 
 
 def process_context() -> Any:
-    """How processes are started: from a fork server that has everything imported, else from nothing."""
+    """The multiprocessing context: a fork server with everything imported where there is one, else spawn."""
     method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
     context = multiprocessing.get_context(method)
     if method == "forkserver":
@@ -46,7 +46,7 @@ def process_context() -> Any:
 
 
 def processes_forbidden() -> str | None:
-    """Why no worker process can be had here, as far as that is known without trying."""
+    """Why worker processes cannot work here, as far as that is known without starting one; None if they may."""
     if not hasattr(os, "memfd_create"):
         return "this system has no nameless shared memory (memfd_create)"
     if multiprocessing.current_process().daemon:
@@ -54,17 +54,17 @@ def processes_forbidden() -> str | None:
     return None
 
 
-def processes_unavailable(rehearsal: str = "") -> str | None:
-    """Why no worker process can be had here, if so; found out by starting one that does nothing.
+def processes_unavailable(warm_up_request: str = "") -> str | None:
+    """Why worker processes cannot work here, found out by starting one that does nothing; None if they can.
 
-    That starts the fork server all workers will come from, so it rehearses the plan here.
+    The trial starts the fork server from which all workers will be forked, so it already passes the warm-up request.
     """
     if reason := processes_forbidden():
         return reason
     try:
         SharedMemory(1).close()
         process = process_context().Process(target=die_with_parent, name="trial", daemon=True)
-        with environment({WARM_UP_VARIABLE: rehearsal, **ONE_THREAD}):
+        with environment_variables({WARM_UP_VARIABLE: warm_up_request, **ONE_THREAD}):
             process.start()
     except (OSError, EOFError) as error:
         return start_failure(error)
@@ -72,7 +72,7 @@ def processes_unavailable(rehearsal: str = "") -> str | None:
     code = process.exitcode
     if code is None:
         process.kill()
-        process.join(END_LIMIT_S)
+        process.join(EXIT_LIMIT_S)
         return f"a trial process did not end within {Limits().start:.0f} s"
     process.close()
     return None if code == 0 else f"a trial process ended with exit code {code}"
@@ -80,14 +80,14 @@ def processes_unavailable(rehearsal: str = "") -> str | None:
 
 def start_failure(error: OSError | EOFError) -> str:
     """What kept a process from starting."""
-    if isinstance(error, EOFError):
+    if isinstance(error, EOFError):  # the fork server closed its socket instead of answering
         return "the fork server could not start a process, and ended"
     return error.strerror or str(error) or type(error).__name__
 
 
 @contextmanager
-def environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Have these variables in the environment for a while."""
+def environment_variables(values: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables, and put the old values back afterwards."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:
@@ -101,21 +101,29 @@ def environment(values: Mapping[str, str]) -> Iterator[None]:
 
 
 def signal_name(number: int) -> str:
+    """A signal's name; real-time signals have only a number."""
     return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
 
 
-def _let_the_fork_server_go() -> None:
-    """Close our end of the pipe that keeps it alive: it must end with the first process, and we with it."""
-    alive = getattr(forkserver._forkserver, "_forkserver_alive_fd", None)
-    if alive is not None:
-        os.close(alive)
+def _close_fork_server_pipe() -> None:
+    """Close our copy of the pipe whose other end the fork server watches.
+
+    The fork server ends when the last writer of this pipe is gone. Every worker inherits a copy. While a worker holds
+    it, the death of the first process would not end the fork server, and so (see `die_with_parent`) not the worker.
+    """
+    descriptor = getattr(forkserver._forkserver, "_forkserver_alive_fd", None)
+    if descriptor is not None:
+        os.close(descriptor)
         forkserver._forkserver._forkserver_alive_fd = None  # type: ignore[attr-defined]
 
 
 def die_with_parent() -> None:
-    """Have the kernel kill us when the process we were forked from dies, however it dies."""
+    """Have the kernel kill this process when its parent dies, in whatever way that happens.
+
+    The parent is the process that forked us: the fork server, which itself ends with the first process.
+    """
     if sys.platform == "linux":
-        _let_the_fork_server_go()
+        _close_fork_server_pipe()
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() == 1:
-            os._exit(1)  # it died before we could ask
+        if os.getppid() == 1:  # the parent died before prctl, so the kernel will not signal its death any more
+            os._exit(1)

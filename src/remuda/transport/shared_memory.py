@@ -1,4 +1,9 @@
-"""Nameless shared memory: it is passed on by descriptor and gone with the last process that has it."""
+"""Shared memory without a name: it is passed on as a file descriptor, and freed with the last process that maps it.
+
+There is nothing to unlink and nothing that a killed process could leave in /dev/shm. Who closes what: the process that
+made a block keeps its descriptor, to pass it to workers that start later, and closes it when it is done. A process
+that receives a descriptor maps the memory and closes the descriptor at once: the mapping keeps the memory alive.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +19,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-ALIGNED = 64  # bytes: a cache line, so that neighbours in memory do not slow each other down
-ARRIVE_LIMIT_S = 30.0
-"""Longest from the word that announces arrays to the arrays, which are written by then."""
+CACHE_LINE = 64
+"""Bytes. Arrays start on cache lines of their own: processes that write neighbouring arrays do not slow each other."""
+ARRAYS_LIMIT_S = 30.0
+"""Longest wait for arrays after the message that announces them; by then they are written, only the pipe is left."""
 
 
 @dataclass(frozen=True)
@@ -28,27 +34,28 @@ class ArrayField:
     dtype: str
 
     def view(self, memory: SharedMemory, base: int = 0) -> NDArray[Any]:
-        """The array itself, without copying."""
+        """The array itself, without copying; it keeps the memory mapped."""
         return np.ndarray(self.shape, self.dtype, buffer=memory.buffer, offset=base + self.offset)
 
 
 def plan_fields(arrays: Iterable[tuple[str, tuple[int, ...], DTypeLike]]) -> tuple[dict[str, ArrayField], int]:
-    """Lay arrays out one after the other, each on a cache line of its own; returns them and the bytes needed."""
+    """Places arrays one after the other, each on cache lines of its own; returns the places and the bytes needed."""
     fields, offset = {}, 0
     for name, shape, dtype in arrays:
         kind = np.dtype(dtype)
         fields[name] = ArrayField(offset, tuple(shape), kind.str)
         size = kind.itemsize * int(np.prod(shape, dtype=np.int64))
-        offset += -(-size // ALIGNED) * ALIGNED
-    return fields, max(offset, ALIGNED)
+        offset += -(-size // CACHE_LINE) * CACHE_LINE
+    return fields, max(offset, CACHE_LINE)  # mmap refuses an empty block
 
 
 class SharedMemory:
     """A block of shared memory. Pickling it for a process being started passes the descriptor, not the bytes."""
 
     def __init__(self, size: int, fd: int | None = None) -> None:
+        """A new block, or with `fd` the block of a descriptor that this object then owns."""
         self.size = size
-        self._fd = -1  # until there is one to close
+        self._fd = -1  # if memfd_create raises, __del__ must find nothing to close
         self._fd = os.memfd_create("remuda", os.MFD_CLOEXEC) if fd is None else fd
         if fd is None:
             os.ftruncate(self._fd, size)
@@ -56,11 +63,11 @@ class SharedMemory:
 
     @property
     def fd(self) -> int:
-        """The descriptor."""
+        """The descriptor; -1 once it is closed."""
         return self._fd
 
     def close(self) -> None:
-        """Let go of the descriptor; the memory itself goes when the last view of it does. May be called twice."""
+        """Close the descriptor; the memory itself is freed with the last view of it. May be called twice."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -69,52 +76,52 @@ class SharedMemory:
         self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _attach, (reduction.DupFd(self._fd), self.size)
+        # While a process is being started, DupFd has the fork server pass a duplicate of the descriptor to it.
+        return _attach_duplicate, (reduction.DupFd(self._fd), self.size)
 
 
-def _attach(fd: Any, size: int) -> SharedMemory:
-    memory = SharedMemory(size, fd.detach())
-    memory.close()  # the mapping keeps the memory; the descriptor is not needed any more
+def _attach_duplicate(duplicate: Any, size: int) -> SharedMemory:
+    return _attach(duplicate.detach(), size)
+
+
+def _attach(fd: int, size: int) -> SharedMemory:
+    """Map the memory of a descriptor that this process was given, and close the descriptor."""
+    memory = SharedMemory(size, fd)
+    memory.close()
     return memory
 
 
-def send_arrays(connection: Connection, arrays: Mapping[str, NDArray[Any]], pid: int, word: Any) -> None:
-    """Hand arrays to the process at the other end: a descriptor and where they lie, no bytes through the pipe.
+def send_arrays(connection: Connection, arrays: Mapping[str, NDArray[Any]], pid: int, announcement: Any) -> None:
+    """Send arrays to process `pid` at the other end of a connection: a descriptor and their places, no bytes.
 
-    `word` is sent first, when everything is in place: whoever hears it need not wait for the rest.
+    `announcement` is an ordinary message. It is sent first, but only when the arrays are complete: the receiver need
+    not wait for copying between the announcement and the arrays.
     """
     fields, size = plan_fields((name, array.shape, array.dtype) for name, array in arrays.items())
-    size = max(size, 1)
     memory = SharedMemory(size)
     try:
         for name, field in fields.items():
             field.view(memory)[...] = arrays[name]
-        index = {name: (field.offset, field.shape, field.dtype) for name, field in fields.items()}
-        connection.send(word)
-        connection.send_bytes(json.dumps({"size": size, "fields": index}).encode())
+        describe_worlds = {name: (field.offset, field.shape, field.dtype) for name, field in fields.items()}
+        connection.send(announcement)
+        connection.send_bytes(json.dumps({"size": size, "fields": describe_worlds}).encode())
         reduction.send_handle(connection, memory.fd, pid)
     finally:
-        memory.close()
+        memory.close()  # the kernel holds the memory for the descriptor that is on its way
 
 
 def recv_arrays(connection: Connection) -> dict[str, NDArray[Any]]:
-    """What `send_arrays` sent after its word, as views of the shared memory; TimeoutError if it does not come."""
-    _expect(connection)
-    index = json.loads(connection.recv_bytes())
-    _expect(connection)
-    memory = _attach_handle(reduction.recv_handle(connection), index["size"])
+    """Receive what `send_arrays` sent after its announcement, as views; TimeoutError if it does not arrive."""
+    _wait_for_data(connection)
+    describe_worlds = json.loads(connection.recv_bytes())
+    _wait_for_data(connection)
+    memory = _attach(reduction.recv_handle(connection), describe_worlds["size"])
     return {
         name: ArrayField(offset, tuple(shape), dtype).view(memory)
-        for name, (offset, shape, dtype) in index["fields"].items()
+        for name, (offset, shape, dtype) in describe_worlds["fields"].items()
     }
 
 
-def _expect(connection: Connection) -> None:
-    if not connection.poll(ARRIVE_LIMIT_S):
-        raise TimeoutError(f"arrays were announced and did not come within {ARRIVE_LIMIT_S:.0f} s")
-
-
-def _attach_handle(fd: int, size: int) -> SharedMemory:
-    memory = SharedMemory(size, fd)
-    memory.close()
-    return memory
+def _wait_for_data(connection: Connection) -> None:
+    if not connection.poll(ARRAYS_LIMIT_S):
+        raise TimeoutError(f"arrays were announced and did not arrive within {ARRAYS_LIMIT_S:.0f} s")

@@ -1,8 +1,8 @@
-"""Slots of shared memory for fragments: exactly one owner each, handed on by a token.
+"""Slots of shared memory for fragments. Each slot has exactly one owner at a time; a token passes it on.
 
-Whoever owns a slot may write it, nobody else touches it; so nothing needs a lock and nothing is torn.
-The table of owners is kept by the process that made the slots and is the truth: what a dead owner held
-is reclaimed, and its token, should it still arrive, is recognised by its serial number and refused.
+Only the owner of a slot reads or writes it. So no lock is needed, and nobody reads what another is writing. The table
+of owners lives in the process that made the slots, and decides: the slots of a dead owner are reclaimed. A message of
+the dead owner may still be in its pipe. Its token is refused, because a freed slot gets a new serial number.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 from remuda.core.errors import OrderError
 from remuda.core.fragment import Fragment, Origin
-from remuda.core.game import GameSpec
+from remuda.core.game import GameSpec, Group
 from remuda.core.policy import PolicyBinding
 from remuda.core.task import Task
 from remuda.rollout.config import RolloutConfig, max_frames
@@ -25,7 +25,7 @@ from remuda.transport.shared_memory import ArrayField, SharedMemory, plan_fields
 
 @dataclass(frozen=True)
 class SlotToken:
-    """The right to a slot. A slot that is handed out anew has a new serial number."""
+    """The right to use a slot. Every time a slot is freed its serial number changes, so old tokens are recognised."""
 
     slot: int
     serial: int
@@ -35,14 +35,14 @@ class SlotToken:
 class GroupLayout:
     """Where the arrays of one group's fragment lie within a slot."""
 
-    before: int
-    fields: dict[str, ArrayField]
+    before: int  # frames before the first turn
+    fields: dict[str, ArrayField]  # by name
     extras: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class SlotLayout:
-    """How a slot is divided: room for `worlds` whole episodes of every group."""
+    """How a slot is divided: space for `worlds` whole episodes of every group."""
 
     worlds: int
     slot_bytes: int
@@ -50,7 +50,7 @@ class SlotLayout:
 
     @classmethod
     def of(cls, spec: GameSpec, bindings: Sequence[PolicyBinding], worlds: int) -> SlotLayout:
-        """The layout for a game and whoever plays it."""
+        """The layout for a game and the policies that play it."""
         arrays: list[tuple[str, tuple[int, ...], Any]] = []
         shapes = []
         for g, group in enumerate(spec.groups):
@@ -58,34 +58,41 @@ class SlotLayout:
                 sorted({name for binding in bindings if binding.group == g for name in binding.policy.extras})
             )
             before = max_frames(bindings, g) - 1
-            turn = (spec.turns, worlds, group.size)
-            own = [
-                ("obs", (before + spec.turns + 1, worlds, group.size, *group.obs_shape), group.obs_dtype),
-                ("actions", turn, np.int64),
-                ("rewards", turn, np.float32),
-                ("terminated", turn, np.bool_),
-                ("truncated", turn, np.bool_),
-                ("alive", turn, np.bool_),
-                ("ages", turn, np.int64),
-                ("versions", (spec.turns, group.size), np.int64),
-                ("metrics", (worlds, group.size, len(group.metrics)), np.float32),
-                ("keys", (worlds, group.size), np.uint64),
-                *((f"extras.{name}", turn, np.float32) for name in extras),
-                *([("mask", (spec.turns + 1, worlds, group.size, group.actions), np.bool_)] if group.masked else []),
-            ]
-            arrays += [(f"{g}/{name}", shape, dtype) for name, shape, dtype in own]
+            named = _arrays(group, spec.turns, worlds, before, extras)
+            arrays += [(f"{g}/{name}", shape, dtype) for name, shape, dtype in named]
             shapes.append((before, extras))
         fields, size = plan_fields(arrays)
         groups = []
         for g, (before, extras) in enumerate(shapes):
             prefix = f"{g}/"
-            own_fields = {n.removeprefix(prefix): f for n, f in fields.items() if n.startswith(prefix)}
-            groups.append(GroupLayout(before, own_fields, extras))
+            of_group = {name.removeprefix(prefix): field for name, field in fields.items() if name.startswith(prefix)}
+            groups.append(GroupLayout(before, of_group, extras))
         return cls(worlds, size, tuple(groups))
 
 
+def _arrays(
+    group: Group, turns: int, worlds: int, before: int, extras: tuple[str, ...]
+) -> list[tuple[str, tuple[int, ...], Any]]:
+    """Name, shape and type of every array of a group's fragment, and of the random keys of its current turn."""
+    per_turn = (turns, worlds, group.size)
+    return [
+        ("obs", (before + turns + 1, worlds, group.size, *group.obs_shape), group.obs_dtype),
+        ("actions", per_turn, np.int64),
+        ("rewards", per_turn, np.float32),
+        ("terminated", per_turn, np.bool_),
+        ("truncated", per_turn, np.bool_),
+        ("alive", per_turn, np.bool_),
+        ("ages", per_turn, np.int64),
+        ("versions", (turns, group.size), np.int64),
+        ("metrics", (worlds, group.size, len(group.metrics)), np.float32),
+        ("keys", (worlds, group.size), np.uint64),
+        *((f"extras.{name}", per_turn, np.float32) for name in extras),
+        *([("mask", (turns + 1, worlds, group.size, group.actions), np.bool_)] if group.masked else []),
+    ]
+
+
 class SlotArray:
-    """The slots as memory: what collectors fill and trainers read. Goes to other processes as a descriptor."""
+    """The memory of all slots: collectors fill them, trainers read them. Pickled for a worker it is a descriptor."""
 
     def __init__(self, layout: SlotLayout, count: int) -> None:
         self.layout = layout
@@ -93,9 +100,9 @@ class SlotArray:
         self.memory = SharedMemory(layout.slot_bytes * count)
 
     def fragments(self, slot: int, task: Task, config: RolloutConfig, turns: int | None = None) -> list[Fragment]:
-        """The slot as fragments of this task, cut to its worlds and to `turns` turns."""
+        """A slot as the fragments of a task, one per group, cut to its worlds and to `turns` turns; views."""
         if len(task.episodes) > self.layout.worlds:
-            raise OrderError(f"a slot has room for {self.layout.worlds} episodes, not for {len(task.episodes)}")
+            raise OrderError(f"a slot holds {self.layout.worlds} episodes, this task has {len(task.episodes)}")
         episodes = np.array(task.episodes, np.int64)
         fragments = []
         for g, group in enumerate(self.layout.groups):
@@ -125,13 +132,13 @@ class SlotArray:
         )
 
     def keys(self, slot: int, group: int, worlds: int) -> Any:
-        """The keys of a turn's chance, (worlds, agents): whoever fills the slot asks for actions with them."""
+        """The random keys of the current turn, (worlds, agents): a worker requests actions with them."""
         field = self.layout.groups[group].fields["keys"]
         return field.view(self.memory, slot * self.layout.slot_bytes)[:worlds]
 
 
 class SlotOwners:
-    """The table of who owns which slot. Kept in one process; the methods are the only way a slot changes hands."""
+    """The table of who owns which slot. It lives in one process, and only its methods change an owner."""
 
     def __init__(self, count: int) -> None:
         self.peak = 0  # most slots in use at once
@@ -141,45 +148,48 @@ class SlotOwners:
 
     @property
     def free(self) -> int:
-        """Slots nobody owns."""
+        """Slots without an owner."""
         return len(self._free)
 
     @property
     def used(self) -> int:
-        """Slots somebody owns."""
+        """Slots with an owner."""
         return len(self._owner) - len(self._free)
 
-    def lend(self, owner: str) -> SlotToken:
-        """Give a free slot to somebody; check `free` first."""
+    def acquire(self, owner: str) -> SlotToken:
+        """Make `owner` the owner of a free slot; check `free` first."""
         if not self._free:
-            raise OrderError("no slot is free: wait for one to come back")
+            raise OrderError("no slot is free: wait until one is released")
         slot = self._free.popleft()
         self._owner[slot] = owner
         self.peak = max(self.peak, self.used)
         return SlotToken(slot, self._serial[slot])
 
     def holds(self, token: SlotToken, owner: str) -> bool:
-        """Whether the token is still good and its holder is who they say."""
+        """Whether the token is current and `owner` owns its slot."""
         return self._serial[token.slot] == token.serial and self._owner[token.slot] == owner
 
-    def move(self, token: SlotToken, owner: str, to: str) -> None:
-        """Hand a slot on."""
+    def transfer(self, token: SlotToken, owner: str, to: str) -> None:
+        """Pass a slot from its owner to another; the token stays valid."""
         self._check(token, owner)
         self._owner[token.slot] = to
 
-    def give_back(self, token: SlotToken, owner: str) -> None:
-        """Free a slot."""
+    def release(self, token: SlotToken, owner: str) -> None:
+        """Free a slot; its token is worthless from now on."""
         self._check(token, owner)
         self._owner[token.slot] = None
         self._serial[token.slot] += 1
         self._free.append(token.slot)
 
     def reclaim(self, owner: str) -> int:
-        """Free whatever somebody owned who is no more; returns how many slots that were."""
-        lost = [slot for slot, name in enumerate(self._owner) if name == owner]
-        for slot in lost:
-            self.give_back(SlotToken(slot, self._serial[slot]), owner)
-        return len(lost)
+        """Free all slots of an owner that is dead; returns how many.
+
+        Call it only when the process has ended: until then it may still write.
+        """
+        slots = [slot for slot, name in enumerate(self._owner) if name == owner]
+        for slot in slots:
+            self.release(SlotToken(slot, self._serial[slot]), owner)
+        return len(slots)
 
     def _check(self, token: SlotToken, owner: str) -> None:
         if not self.holds(token, owner):

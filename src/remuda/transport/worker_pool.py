@@ -1,7 +1,10 @@
-"""Worker processes under supervision: started, listened to, replaced when they die or fall silent, and ended.
+"""Worker processes under supervision: started, polled for messages, replaced when they die or hang, and ended.
 
-One pipe per worker, small messages only. Workers come from a preloaded fork server where there is one,
-else from spawn; they die with us, and we notice within a wait when one of them dies.
+Every worker has a pipe of its own, with small messages only. In a queue shared by many, a worker that is killed while
+it holds the queue's lock, or in the middle of a message, would block or confuse all others. With one pipe each, a death
+damages only the dead worker's pipe, which is thrown away with it; and end-of-file on a pipe says whose worker is gone.
+
+Workers are forked from a preloaded fork server where there is one, else spawned. They die with this process.
 """
 
 from __future__ import annotations
@@ -20,90 +23,95 @@ from remuda.core.errors import WorkerError
 from remuda.core.timeline import span
 from remuda.transport.heartbeat import Heartbeats, Limits, Phase, WorkerExit, WorkerStatus
 from remuda.transport.processes import (
-    END_LIMIT_S,
+    EXIT_LIMIT_S,
     ONE_THREAD,
     WARM_UP_VARIABLE,
-    environment,
+    environment_variables,
     process_context,
     signal_name,
 )
 from remuda.transport.worker_process import Job, Ready, WorkerFailed, run_worker
 
-LOOK_UP_S = 0.5
-"""Waits on handles are interrupted so often, to see whether somebody asked us to stop."""
-ATTEMPTS = 5
-"""Times we try to start a process where the fork server does not answer."""
-RESTARTS = 10
-"""Deaths in a row, without a single finished task between them, after which a run gives up."""
+POLL_INTERVAL_S = 0.5
+"""Longest single wait for messages: between waits, stop requests and heartbeats are checked."""
+START_ATTEMPTS = 5
+"""Attempts to start a process when the fork server does not answer."""
+MAX_FAILED_RESTARTS = 10
+"""Workers that may end in a row, without any message from a worker in between, before the run gives up."""
+MESSAGE, EXIT = "message", "exit"
 
 
 @dataclass
 class Worker:
-    """Our side of one worker."""
+    """The parent's side of one worker. It keeps its place and its name when its process is replaced."""
 
     index: int
     name: str
     job: Job
-    hear: Callable[[Worker, Any], None]  # what to do with its messages
-    lose: Callable[[Worker, WorkerExit], None]  # what to do when it is gone; it has been replaced already
+    on_message: Callable[[Worker, Any], None]
+    on_worker_lost: Callable[[Worker, WorkerExit], None]  # called when the replacement is started
     process: BaseProcess | None = None
     connection: Connection | None = None
     ready: bool = False
     restarts: int = 0
     peak_bytes: int = 0
-    waited_for_since: float | None = None
+    busy_since: float | None = None
 
     @property
     def busy(self) -> bool:
-        """Whether somebody waits for it."""
-        return self.waited_for_since is not None
+        """Whether somebody waits for its work; only then a missing heartbeat means that it hangs."""
+        return self.busy_since is not None
 
     @busy.setter
     def busy(self, busy: bool) -> None:
         if busy != self.busy:
-            self.waited_for_since = time.monotonic() if busy else None
+            self.busy_since = time.monotonic() if busy else None
 
 
 @dataclass
 class WorkerPool:
-    """All workers of a run, whatever they do, and the one place where we wait for them."""
+    """All workers of a run, whatever they do, and the one place where this process waits for them."""
 
-    stop: Callable[[], None]
+    stop: Callable[[], None]  # raises Stopped once somebody asked for it
     say: Callable[[str], None] = lambda text: None
     workers: list[Worker] = field(default_factory=list)
     limits: Limits = field(default_factory=Limits)
-    rehearsal: str = ""  # the plan as JSON
-    timeline: Path | None = None  # where workers write what they did when
-    failures: int = 0  # deaths since anybody last finished anything
+    warm_up_request: str = ""  # the plan that a fork server warms up for, as JSON
+    timeline: Path | None = None  # folder for the workers' spans
+    failures: int = 0  # workers that ended since the last message of any worker
     _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
     _heartbeats: Heartbeats | None = None
     _context: Any = None
     _closed: bool = False
-    _looked: float = 0.0  # when we last looked for silence
-    _listening_since: float = 0.0  # without a pause
+    _checked_at: float = 0.0  # when heartbeats were last checked
+    _polling_since: float = 0.0  # without a pause
 
     def add_worker(
-        self, name: str, job: Job, hear: Callable[[Worker, Any], None], lose: Callable[[Worker, WorkerExit], None]
+        self,
+        name: str,
+        job: Job,
+        on_message: Callable[[Worker, Any], None],
+        on_worker_lost: Callable[[Worker, WorkerExit], None],
     ) -> Worker:
         """Add a worker; it starts with the others."""
-        worker = Worker(len(self.workers), name, job, hear, lose)
+        worker = Worker(len(self.workers), name, job, on_message, on_worker_lost)
         self.workers.append(worker)
         return worker
 
     @property
     def heartbeats(self) -> Heartbeats:
-        """What the workers say they are doing."""
+        """The workers' heartbeats."""
         assert self._heartbeats is not None, "start() first"
         return self._heartbeats
 
     def start(self) -> None:
-        """Start everybody and wait until all are ready; only the first call does anything."""
+        """Start all workers and wait until they are ready; only the first call does anything."""
         if self._heartbeats is not None:
             return
         self._heartbeats = Heartbeats(len(self.workers))
         self._context = process_context()
         for worker in self.workers:
-            self._start(worker)
+            self._start_worker(worker)
         deadline = time.monotonic() + self.limits.start * (1 + len(self.workers) / 100)
         while not all(worker.ready for worker in self.workers):
             if time.monotonic() > deadline:
@@ -114,25 +122,31 @@ class WorkerPool:
                 )
             self.step(deadline - time.monotonic())
 
-    def _start(self, worker: Worker) -> None:
+    def _start_worker(self, worker: Worker) -> None:
         ours, theirs = self._context.Pipe()
         status = WorkerStatus(worker.index, worker.name, self.heartbeats, self.timeline)
-        self.heartbeats.beat(worker.index, Phase.STARTING)
-        process = self._begin(worker.name, (worker.job, theirs, status))
+        self.heartbeats.beat(worker.index, Phase.STARTING)  # for it: the entry may hold its predecessor's last beat
+        process = self._start_process(worker.name, (worker.job, theirs, status))
+        # The worker has its own copy of its end. With ours closed, its death gives us end-of-file on the pipe.
         theirs.close()
         worker.process, worker.connection, worker.ready, worker.busy = process, ours, False, False
-        self._selector.register(ours, selectors.EVENT_READ, (worker, "speaks"))
-        self._selector.register(process.sentinel, selectors.EVENT_READ, (worker, "ended"))
+        self._selector.register(ours, selectors.EVENT_READ, (worker, MESSAGE))
+        self._selector.register(process.sentinel, selectors.EVENT_READ, (worker, EXIT))
 
-    def _begin(self, name: str, args: tuple[Any, ...]) -> BaseProcess:
-        """A new process; a fork server that died a moment ago may have to be missed first."""
-        for attempt in range(ATTEMPTS):
+    def _start_process(self, name: str, args: tuple[Any, ...]) -> BaseProcess:
+        """A new process.
+
+        A fork server that was just killed refuses connections for a moment before the kernel reports it dead; only
+        then does multiprocessing start another one. So a refusal is tried again.
+        """
+        for attempt in range(START_ATTEMPTS):
             process: BaseProcess = self._context.Process(target=run_worker, args=args, name=name, daemon=True)
             try:
-                with environment({WARM_UP_VARIABLE: self.rehearsal, **ONE_THREAD}):  # should it start a fork server
+                # Any start may be the one that starts a fork server, which then needs this environment.
+                with environment_variables({WARM_UP_VARIABLE: self.warm_up_request, **ONE_THREAD}):
                     process.start()
             except (ConnectionError, EOFError):
-                if attempt == ATTEMPTS - 1:
+                if attempt == START_ATTEMPTS - 1:
                     raise
                 time.sleep(0.1)
             else:
@@ -140,34 +154,37 @@ class WorkerPool:
         return process
 
     def step(self, timeout_s: float, stoppable: bool = True) -> bool:
-        """Wait until anybody speaks or dies, and have that dealt with; False if nobody did in time."""
+        """Wait until a worker sends a message or ends, and handle that; False if none did in time."""
         deadline = time.monotonic() + timeout_s
         while True:
             if stoppable:
                 self.stop()
             with span("wait"):
-                events = self._selector.select(max(0.0, min(LOOK_UP_S, deadline - time.monotonic())))
-            speaking = {key.data[0].index for key, _ in events if key.data[1] == "speaks"}
+                events = self._selector.select(max(0.0, min(POLL_INTERVAL_S, deadline - time.monotonic())))
+            with_message = {key.data[0].index for key, _ in events if key.data[1] == MESSAGE}
             for key, _ in events:
-                worker, what = key.data
+                worker, event = key.data
+                # Handling an earlier event may have replaced this worker. Its new pipe may even have the same number.
                 if self._selector.get_map().get(key.fd) is not key:
-                    continue  # a worker that was replaced meanwhile
-                if what == "speaks":
-                    self._hear(worker)
-                elif worker.index not in speaking:  # its last words come first
-                    self._replace(worker, None)
-            self._look_for_silence()
+                    continue
+                if event == MESSAGE:
+                    self._receive(worker)
+                # A dead worker's pipe still holds the messages it sent, one of which may be a finished task. They are
+                # read first, one per step; its exit is handled in the step that finds the pipe empty.
+                elif worker.index not in with_message:
+                    self._restart_worker(worker, None)
+            self._check_heartbeats()
             if events:
                 return True
             if time.monotonic() >= deadline:
                 return False
 
-    def _hear(self, worker: Worker) -> None:
+    def _receive(self, worker: Worker) -> None:
         assert worker.connection is not None
         try:
             message = worker.connection.recv()
         except (EOFError, OSError):
-            self._replace(worker, None)
+            self._restart_worker(worker, None)
             return
         if isinstance(message, Ready):
             worker.ready = True
@@ -175,62 +192,68 @@ class WorkerPool:
             raise message.error(worker.name)
         else:
             self.failures = 0
-            worker.hear(worker, message)
+            worker.on_message(worker, message)
 
-    def _look_for_silence(self) -> None:
+    def _check_heartbeats(self) -> None:
+        """Replace busy workers whose last heartbeat is too old."""
         now = time.monotonic()
-        if now - self._looked < LOOK_UP_S:
+        if now - self._checked_at < POLL_INTERVAL_S:
             return
-        if now - self._looked > 4 * LOOK_UP_S:
-            self._listening_since = now  # we were busy, or stopped together with everybody
-        self._looked = now
+        # After a pause of ours (learning in this process, or SIGSTOP to the whole group) nobody's age counts: workers
+        # may have waited for us, or have been stopped as well. Everybody gets the full limit again.
+        if now - self._checked_at > 4 * POLL_INTERVAL_S:
+            self._polling_since = now
+        self._checked_at = now
         for worker in self.workers:
-            if worker.waited_for_since is not None:
-                listened_s = now - max(worker.waited_for_since, self._listening_since)
-                silent_s = min(self.heartbeats.silence_s(worker.index), listened_s)
-                if silent_s > self.limits.at(self.heartbeats.last(worker.index)[0]):
-                    self._replace(worker, f"was silent for {silent_s:.0f} s and was ended")
+            if worker.busy_since is not None:
+                polled_s = now - max(worker.busy_since, self._polling_since)
+                age_s = min(self.heartbeats.seconds_since_beat(worker.index), polled_s)
+                if age_s > self.limits.for_phase(self.heartbeats.last_beat(worker.index)[0]):
+                    self._restart_worker(worker, f"sent no heartbeat for {age_s:.0f} s and was killed")
 
-    def _replace(self, worker: Worker, reason: str | None) -> None:
-        """A worker is gone, or must go: put another in its place."""
-        phase, turn = self.heartbeats.last(worker.index)
-        last = WorkerExit(self._end(worker, reason), phase, turn)
+    def _restart_worker(self, worker: Worker, kill_reason: str | None) -> None:
+        """Replace the process of a worker that has ended, or with a reason one that must be killed."""
+        phase, turn = self.heartbeats.last_beat(worker.index)
+        worker_exit = WorkerExit(self._end_process(worker, kill_reason), phase, turn)
         self.failures += 1
-        if self.failures > RESTARTS:
-            raise WorkerError(f"{worker.name} {last}; {RESTARTS} workers in a row ended before they finished anything")
-        self.say(f"{worker.name} {last}: replaced")
+        if self.failures > MAX_FAILED_RESTARTS:
+            many = f"{MAX_FAILED_RESTARTS} workers in a row ended before they finished anything"
+            raise WorkerError(f"{worker.name} {worker_exit}; {many}")
+        self.say(f"{worker.name} {worker_exit}: replaced")
         worker.restarts += 1
-        self._start(worker)
-        worker.lose(worker, last)
+        # Before on_worker_lost: what that sends goes into the new pipe and waits there until the replacement reads it.
+        self._start_worker(worker)
+        worker.on_worker_lost(worker, worker_exit)
 
-    def _end(self, worker: Worker, reason: str | None) -> str:
-        """Make sure a worker is gone; returns how it went."""
+    def _end_process(self, worker: Worker, kill_reason: str | None) -> str:
+        """Make sure that a worker's process is gone; returns how it ended."""
         assert worker.process is not None
         assert worker.connection is not None
         self._selector.unregister(worker.connection)
         self._selector.unregister(worker.process.sentinel)
         worker.connection.close()
-        if reason is not None:
+        if kill_reason is not None:
             worker.process.kill()
-        worker.process.join(END_LIMIT_S)
+        # Waited for, whatever the reason: its slots are reused, and must have no second writer.
+        worker.process.join(EXIT_LIMIT_S)
         if worker.process.exitcode is None:
             worker.process.kill()
-            worker.process.join(END_LIMIT_S)
+            worker.process.join(EXIT_LIMIT_S)
         code = worker.process.exitcode
         worker.process.close()
         worker.process = worker.connection = None
-        return reason or (
+        return kill_reason or (
             f"was killed by {signal_name(-code)}" if code and code < 0 else f"ended with exit code {code}"
         )
 
     def send(self, worker: Worker, message: Any) -> None:
-        """Tell a worker something; if it is gone we hear of that in the next step."""
+        """Send a message to a worker; if the worker is gone, a later `step` finds that out and handles it."""
         assert worker.connection is not None
         with suppress(OSError):
             worker.connection.send(message)
 
     def close(self) -> None:
-        """End everybody: told first, killed if they do not listen. May be called twice."""
+        """End all workers: closing their pipes asks them to exit, and who does not is killed. May be called twice."""
         if self._closed or self._heartbeats is None:
             return
         self._closed = True
@@ -238,13 +261,13 @@ class WorkerPool:
         for worker in running:
             if worker.connection is not None:
                 worker.connection.close()
-        deadline = time.monotonic() + END_LIMIT_S
+        deadline = time.monotonic() + EXIT_LIMIT_S
         for worker in running:
             assert worker.process is not None
             worker.process.join(max(0.0, deadline - time.monotonic()))
             if worker.process.exitcode is None:
                 worker.process.kill()
-                worker.process.join(END_LIMIT_S)
+                worker.process.join(EXIT_LIMIT_S)
             worker.process.close()
         self._selector.close()
         self.heartbeats.memory.close()

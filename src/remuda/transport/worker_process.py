@@ -13,11 +13,11 @@ from remuda.core import timeline
 from remuda.core.errors import GameError, RemudaError, WorkerError
 from remuda.core.threads import keep_freed_memory, one_thread_each
 from remuda.transport.heartbeat import WorkerStatus
-from remuda.transport.processes import ENDINGS, die_with_parent
+from remuda.transport.processes import STOP_SIGNALS, die_with_parent
 
 
 class Job(Protocol):
-    """What a worker is to do; pickled once, when the worker starts."""
+    """What a worker does; pickled once, when the worker starts."""
 
     def run(self, connection: Connection, status: WorkerStatus) -> None:
         """Work until the connection closes."""
@@ -25,29 +25,31 @@ class Job(Protocol):
 
 @dataclass(frozen=True)
 class Ready:
-    """A worker's first word."""
+    """A worker's first message: it has started."""
 
 
 @dataclass(frozen=True)
 class WorkerFailed:
-    """A worker's last words: an error it could not deal with."""
+    """A worker's last message: an error that ended it."""
 
     text: str
     trace: str
-    of_the_game: bool
+    is_game_error: bool
 
     def error(self, name: str) -> RemudaError:
-        """The error to raise here, with the worker's traceback attached."""
-        error = (GameError if self.of_the_game else WorkerError)(f"{name}: {self.text}")
+        """The error to raise in the first process, with the worker's traceback attached."""
+        error = (GameError if self.is_game_error else WorkerError)(f"{name}: {self.text}")
         error.__cause__ = WorkerError(f"in {name}:\n{self.trace}")
         return error
 
 
 def run_worker(job: Job, connection: Connection, status: WorkerStatus) -> None:
-    """The program of every worker."""
+    """The program of every worker: run its job, and report the error if it raises one."""
     die_with_parent()
-    for number in ENDINGS:  # a terminal or a scheduler may tell all of us at once
-        signal.signal(number, signal.SIG_IGN)  # our parent decides when we end, and it may have to save first
+    # A terminal or a scheduler may signal all processes at once. The parent decides when workers end: it may need them
+    # to save first.
+    for number in STOP_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
     if status.timeline is not None:
         timeline.begin(status.timeline, status.name)
     try:
@@ -55,7 +57,7 @@ def run_worker(job: Job, connection: Connection, status: WorkerStatus) -> None:
         with one_thread_each():
             job.run(connection, status)
     except Exception as error:
-        # Also where our parent closed the pipe because it has no more work: then nobody hears this.
+        # EOFError also comes here: the parent closes the pipe when there is no more work. Sending then fails.
         text = str(error) if isinstance(error, RemudaError) else f"{type(error).__name__}: {error}"
         with suppress(OSError):
             connection.send(WorkerFailed(text, traceback.format_exc(), isinstance(error, GameError)))

@@ -194,21 +194,21 @@ def test_stopping_before_the_workers_are_ready(
     faulty: Any, undisturbed: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, engine: str
 ) -> None:
     """At the first start nothing is learned yet; at the second, what was learned is not with the workers yet."""
-    begin = WorkerPool._begin
+    begin = WorkerPool._start_process
 
     def interrupted(worker_pool: WorkerPool, *args: Any) -> Any:
         os.kill(os.getpid(), signal.SIGINT)
-        monkeypatch.setattr(WorkerPool, "_begin", begin)
+        monkeypatch.setattr(WorkerPool, "_start_process", begin)
         return begin(worker_pool, *args)
 
-    monkeypatch.setattr(WorkerPool, "_begin", interrupted)
+    monkeypatch.setattr(WorkerPool, "_start_process", interrupted)
     run = faulty(**ENGINES[engine])
     assert (run.result["finished"], run.result["episodes"]) == (False, 0)
     assert_no_worker_is_left()
     remuda.resume(run.path, quiet=True, callbacks=[lambda rows: rows[0]["round"] < 3])
     stopped = run.result
     assert 12 <= stopped["episodes"] < SHORT["total_episodes"]
-    monkeypatch.setattr(WorkerPool, "_begin", interrupted)
+    monkeypatch.setattr(WorkerPool, "_start_process", interrupted)
     assert remuda.resume(run.path, quiet=True).result["episodes"] == stopped["episodes"]
     assert run.result["weights_sha256"] == stopped["weights_sha256"]
     result, whole = remuda.resume(run.path, quiet=True).result, undisturbed(SHORT["total_episodes"]).result
@@ -286,7 +286,7 @@ def test_a_collecting_worker_that_hangs(
 ) -> None:
     run = faulty(**ENGINES[engine], turn_limit_s=2.0, fault="hang", fault_file=str(tmp_path / "trap"))
     told = (run.path / "console.log").read_text()
-    assert re.search(r"was silent for \d+ s and was ended \(last: playing, turn 6\)", told)
+    assert re.search(r"sent no heartbeat for \d+ s and was killed \(last: playing, turn 6\)", told)
     assert run.result["weights_sha256"] == undisturbed(SHORT["total_episodes"]).result["weights_sha256"]
 
 
@@ -337,7 +337,7 @@ def test_a_learner_waiting_for_the_rest_of_its_round_is_not_taken_for_hung(
     limits = {"turn_limit_s": 1.5, "update_limit_s": 1.5}
     run = faulty(**ENGINES["actor-learner"], **slow, **plan, **limits, callback=lambda rows: brake.unlink())
     assert run.result["finished"]
-    assert "silent" not in (run.path / "console.log").read_text()
+    assert "no heartbeat" not in (run.path / "console.log").read_text()
 
 
 def test_killing_the_fork_server(faulty: Any, undisturbed: Any) -> None:

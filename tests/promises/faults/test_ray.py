@@ -17,6 +17,7 @@ from drill import EPISODES, PATIENCE_S, PLAN, Training
 
 import proc
 import remuda
+from remuda.engines.collectors.ray import actor_pool
 from remuda.engines.collectors.ray import collectors as placement
 from remuda.engines.collectors.ray.cluster import require_ray
 from remuda.engines.collectors.ray.collectors import RayCollectors
@@ -146,7 +147,7 @@ def test_a_replacement_that_cannot_start_is_replaced_too(
     """An actor is killed over a game, the next one while it starts: only those of the beginning end a run by that."""
     first, second = tmp_path / "trap", tmp_path / "another"
 
-    class Fragile(placement.Actor):
+    class Fragile(placement.RolloutActor):
         def __init__(self, *args: Any) -> None:
             if first.exists() and not second.exists():
                 second.touch()
@@ -155,8 +156,8 @@ def test_a_replacement_that_cannot_start_is_replaced_too(
                 raise OSError("no space left on this node")
             super().__init__(*args)
 
-    monkeypatch.setattr(placement, "Actor", Fragile)
-    monkeypatch.setattr(placement, "REST_S", 0.1)
+    monkeypatch.setattr(placement, "RolloutActor", Fragile)
+    monkeypatch.setattr(actor_pool, "RESTART_DELAY_S", 0.1)
     run = faulty(fault="kill", fault_file=str(first), n_workers=1)
     assert run.result["weights_sha256"] == undisturbed(24)
     assert run.result["failures"]["episodes_failed"] == 1
@@ -169,7 +170,7 @@ def test_a_replacement_that_cannot_start_is_replaced_too(
 def test_an_actor_that_falls_silent_is_replaced(faulty: Any, undisturbed: Any, tmp_path: Path, fault: str) -> None:
     run = faulty(fault=fault, fault_file=str(tmp_path / "trap"), turn_limit_s=3.0)
     assert run.result["weights_sha256"] == undisturbed(24)
-    assert "was silent for" in (run.path / "console.log").read_text()
+    assert "made no progress for" in (run.path / "console.log").read_text()
 
 
 @pytest.mark.slow
@@ -185,18 +186,18 @@ def test_weights_are_put_once_per_version_and_fragments_are_not_copied(
     faulty: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ray, puts, writeable = require_ray(), [], []
-    put, done = ray.put, RayCollectors._done
+    put, on_result = ray.put, RayCollectors.on_result
 
     def counted(value: Any) -> Any:
         puts.append(value)
         return put(value)
 
-    def looked_at(self: RayCollectors, handle: Any, reference: Any, outcome: Any) -> None:
-        writeable.extend(fragment.obs.flags.writeable for fragment in outcome.fragments)
-        done(self, handle, reference, outcome)
+    def looked_at(self: RayCollectors, handle: Any, task: Any, result: Any) -> None:
+        writeable.extend(fragment.obs.flags.writeable for fragment in result.fragments)
+        on_result(self, handle, task, result)
 
     monkeypatch.setattr(ray, "put", counted)
-    monkeypatch.setattr(RayCollectors, "_done", looked_at)
+    monkeypatch.setattr(RayCollectors, "on_result", looked_at)
     run = faulty()
     versions = run.result["lag"]["versions_published"]
     assert len(puts) == 1 + versions + 1  # those of the beginning, every version, and for the evaluation

@@ -1,4 +1,4 @@
-"""Collecting and learning here, in this process: one world at a time, or all of them on threads."""
+"""Collecting in this process: one world at a time, or all of them on threads."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from remuda.rollout.config import RolloutConfig, empty_fragments
 from remuda.rollout.rollout import Rollout
 
 THREAD_TURN_S = 0.001
-"""A thread is worth its switches if it has at least so much to do in a turn.
+"""Least work per turn, in seconds, that makes up for the cost of switching to another thread.
 
 Measured, two threads over one on two cores: 0.47 where a turn takes 0.5 ms in all, 0.93 at 1.3 ms, 1.27
 at 2.7 ms (CAGE 2, PPO); 0.95 at 0.9 ms, 1.67 at 2.6 ms, 1.76 at 14 ms (Treasurehunt, IQN).
 """
-TRIALS = 2
-"""Tasks of each size that are played on one thread, to see how long a turn takes."""
-CLEARLY_S = 0.1
-"""A turn that takes so long is worth sharing after the first look: no compiling and no cold cache explains it."""
+TIMED_TASKS = 2
+"""Tasks of each size that are played on one thread, to measure how long a turn takes."""
+LONG_TURN_S = 0.1
+"""A turn that takes this long is shared after one measurement: neither compiling nor a cold cache explains it."""
 
 
 class InlineCollectors(Collectors):
-    """Plays a task when asked for its fragments, its worlds split over threads."""
+    """Plays a task when its delivery is received, its worlds split over threads."""
 
     def __init__(
         self,
@@ -55,9 +55,9 @@ class InlineCollectors(Collectors):
         self._threads = threads
         self._stop = stop
         self._turn_s: dict[int, list[float]] = {}  # by episodes in the task
-        self._counting = Lock()  # of processor time; the data needs none
+        self._cpu_lock = Lock()  # for `spent.cpu` only; threads share no data
         self._tasks: deque[Task] = deque()
-        self._ready: deque[Delivery] = deque()  # played
+        self._ready: deque[Delivery] = deque()
         self._rollouts = RolloutCache(entry, options, config, lambda game: Rollout(game, bindings, config))
         self._pool: ThreadPoolExecutor | None = None
 
@@ -67,15 +67,15 @@ class InlineCollectors(Collectors):
             self._pool = thread_pool(self._threads, "collect")
 
     def task_episodes(self) -> int:
-        """One for the readable baseline, all worlds otherwise."""
+        """One episode for the sequential baseline, all worlds otherwise."""
         return 1 if self._config.one_by_one else self._config.worlds
 
     def send(self, task: Task) -> None:
-        """Queue it."""
+        """Queue a task."""
         self._tasks.append(task)
 
     def recv(self, timeout_s: float) -> Delivery:
-        """Play the next task now, if nothing is left of the last one."""
+        """Returns the next delivery; plays the next task if none is left of the last one."""
         if not self._ready:
             if not self._tasks:
                 raise OrderError("recv() without a task: call send() first")
@@ -85,49 +85,51 @@ class InlineCollectors(Collectors):
         return self._ready.popleft()
 
     def _play_task(self, task: Task) -> list[Delivery]:
-        """In one piece, or in several where threads share it and one of them fails."""
+        """Play a task: one delivery, or one per thread if threads share it and one of them fails."""
         parts = self._split(task)
         if len(parts) > 1:
             return self._play_together(task, parts)
         began = time.perf_counter()
         delivery = self._play(task, 0, empty_fragments(self._spec, self._bindings, self._config, task))
-        trials = self._turn_s.setdefault(len(task.episodes), [])
-        if len(trials) < TRIALS and delivery.failure is None:
-            trials.append((time.perf_counter() - began) / max(delivery.fragments[0].turns, 1))
+        timed = self._turn_s.setdefault(len(task.episodes), [])
+        if len(timed) < TIMED_TASKS and delivery.failure is None:
+            timed.append((time.perf_counter() - began) / max(delivery.fragments[0].turns, 1))
         return [delivery]
 
     def _split(self, task: Task) -> list[Task]:
-        """Balanced parts of neighbouring worlds, one per thread that is worth it."""
+        """Balanced parts of neighbouring worlds, one per thread that has enough to do."""
         return [
             Task(task.episodes[a:b], task.purpose, task.exploration)
             for a, b in split_evenly(len(task.episodes), self._useful_threads(len(task.episodes)))
         ]
 
     def _useful_threads(self, episodes: int) -> int:
-        """As many threads as have enough to do; what is played does not depend on it."""
-        trials = self._turn_s.get(episodes, [])
-        if len(trials) < TRIALS and not any(turn_s > CLEARLY_S for turn_s in trials):
+        """As many threads as have enough to do. The result does not depend on it."""
+        timed = self._turn_s.get(episodes, [])
+        if len(timed) < TIMED_TASKS and not any(turn_s > LONG_TURN_S for turn_s in timed):
             return 1
-        return max(1, min(self._threads, int(min(trials) / THREAD_TURN_S)))
+        return max(1, min(self._threads, int(min(timed) / THREAD_TURN_S)))
 
     def _play_together(self, task: Task, parts: list[Task]) -> list[Delivery]:
-        """Every thread fills its own columns of fragments that all share."""
+        """Every thread plays some worlds, into its own columns of fragments that all of them share."""
         assert self._pool is not None, "start() first"
-        rooms = empty_fragments(self._spec, self._bindings, self._config, task)
+        out = empty_fragments(self._spec, self._bindings, self._config, task)
         jobs, first = [], 0
         for thread, part in enumerate(parts):
             worlds = slice(first, first + len(part.episodes))
-            jobs.append(self._pool.submit(self._play, part, thread, [slice_worlds(whole, worlds) for whole in rooms]))
+            jobs.append(
+                self._pool.submit(self._play, part, thread, [slice_worlds(fragment, worlds) for fragment in out])
+            )
             first = worlds.stop
-        wait(jobs)  # nobody may still be playing when one of them raises
+        wait(jobs)  # for all: no thread may still be playing when the error of one is handled
         done = [job.result() for job in jobs]
         if any(delivery.failure for delivery in done):
             return done
         turns = max(delivery.fragments[0].turns for delivery in done)
-        invalid_samples = [invalid_sample for delivery in done for invalid_sample in delivery.invalid_samples]
+        invalid_samples = [sample for delivery in done for sample in delivery.invalid_samples]
         return [
             Delivery(
-                task, [slice_worlds(whole, slice(None), turns) for whole in rooms], invalid_samples=invalid_samples
+                task, [slice_worlds(fragment, slice(None), turns) for fragment in out], invalid_samples=invalid_samples
             )
         ]
 
@@ -142,15 +144,15 @@ class InlineCollectors(Collectors):
             return Delivery(
                 task, (), failure=TaskFailure.of(task, "loop", error.turn, str(error), format_traceback(error), out)
             )
-        with self._counting:
+        with self._cpu_lock:
             self.spent.cpu += time.thread_time() - began
         return Delivery(task, fragments, invalid_samples=rollout.invalid_samples)
 
     def publish(self, rows: Rows, version: int, purpose: Purpose = Purpose.TRAIN) -> None:
-        """Load them; all players share the same policies."""
+        """Load the rows; all rollouts share the same policies."""
         with span("publish"):
-            for part, own in rows.items():
-                self._bindings[part].policy.load(own, version)
+            for part, part_rows in rows.items():
+                self._bindings[part].policy.load(part_rows, version)
 
     def close(self) -> None:
         """Stop the threads."""

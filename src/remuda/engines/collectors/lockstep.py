@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,89 +19,101 @@ from remuda.transport.heartbeat import WorkerExit
 from remuda.transport.worker_pool import Worker
 
 
-class LockstepCollectors(PoolCollectors):
-    """The workers only have worlds: they ask here for actions, and all get them at once.
+class BatchKey(NamedTuple):
+    """What requests have in common that one inference can answer."""
 
-    With `wait_for` below 1 the first that ask are answered without waiting for the slowest. What they are
-    told does not depend on who else asked.
+    binding: int
+    first: int
+    last: int
+    exploration: float | None
+
+
+class LockstepCollectors(PoolCollectors):
+    """Workers only have worlds: they request actions here, and all requests of a turn are answered at once.
+
+    With `wait_for` below 1 the first requests are answered without waiting for the slowest worker. The actions do not
+    depend on which requests are answered together.
     """
 
     def __init__(self, *args: Any, wait_for: float = 1.0, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._wait_for = wait_for
-        self._asking: dict[int, tuple[Worker, ActionRequest]] = {}  # by worker
+        self._requests: dict[int, tuple[Worker, ActionRequest]] = {}  # by index of the worker
 
-    def _hear(self, worker: Worker, message: Any) -> None:
+    def _on_message(self, worker: Worker, message: Any) -> None:
         if isinstance(message, ActionRequest):
-            self._asking[worker.index] = (worker, message)
-            worker.busy = False  # it waits for us now
-        super()._hear(worker, message)
+            self._requests[worker.index] = (worker, message)
+            worker.busy = False  # it waits for us: no heartbeat is expected
+        super()._on_message(worker, message)
         self._answer_if_enough()
 
-    def _lose(self, worker: Worker, last: WorkerExit) -> None:
-        self._asking.pop(worker.index, None)
-        super()._lose(worker, last)
-        self._answer_if_enough()
+    def _on_worker_lost(self, worker: Worker, worker_exit: WorkerExit) -> None:
+        self._requests.pop(worker.index, None)
+        super()._on_worker_lost(worker, worker_exit)
+        self._answer_if_enough()  # the others may have waited for the lost one only
 
     def _answer_if_enough(self) -> None:
-        playing = {dealt.worker.index for dealt in self._dealt.values()}
-        if self._asking and len(self._asking) >= self._wait_for * len(playing):
-            asking, self._asking = self._asking, {}
-            alike: dict[tuple[int, int, int, float | None], list[tuple[Worker, ActionRequest]]] = defaultdict(list)
-            for worker, ask in asking.values():
-                exploration = self._dealt[ask.token].task.exploration
-                alike[ask.binding, ask.first, ask.last, exploration].append((worker, ask))
-            for (binding, first, last, exploration), asked in alike.items():
-                self._answer(binding, first, last, exploration, [ask for _, ask in asked])
-                for worker, _ in asked:
-                    worker.busy = True
-                    self.worker_pool.send(worker, ActionsReady())
+        playing = {pending.worker.index for pending in self._pending.values()}
+        if not self._requests or len(self._requests) < self._wait_for * len(playing):
+            return
+        requests, self._requests = self._requests, {}
+        batches: dict[BatchKey, list[tuple[Worker, ActionRequest]]] = defaultdict(list)
+        for worker, request in requests.values():
+            exploration = self._pending[request.token].task.exploration
+            batches[BatchKey(request.binding, request.first, request.last, exploration)].append((worker, request))
+        for key, batch in batches.items():
+            self._choose_actions(key, [request for _, request in batch])
+            for worker, _ in batch:
+                worker.busy = True
+                self.worker_pool.send(worker, ActionsReady())
 
-    def _answer(
-        self, binding: int, first: int, last: int, exploration: float | None, asks: list[ActionRequest]
-    ) -> None:
-        """Choose for all worlds at once, and write it where each would have written it."""
-        who = self.bindings[binding]
-        policy, places = who.policy, [self._place(ask, who.group) for ask in asks]
-        masks = [f.mask[ask.turn, :, first:last] for f, ask in zip(places, asks, strict=True) if f.mask is not None]
+    def _choose_actions(self, key: BatchKey, requests: Sequence[ActionRequest]) -> None:
+        """Choose actions for all worlds of a batch, and write them into the slots the requests came from."""
+        binding, first, last = self.bindings[key.binding], key.first, key.last
+        policy = binding.policy
+        slots = [(request, self._fragment(request, binding.group)) for request in requests]
+        masks = [f.mask[request.turn, :, first:last] for request, f in slots if f.mask is not None]
         inputs = PolicyInput(
-            obs=np.concatenate([_window(f, ask, policy.frames) for f, ask in zip(places, asks, strict=True)], axis=1),
-            ages=np.concatenate([f.ages[ask.turn, :, first:last] for f, ask in zip(places, asks, strict=True)]),
+            obs=np.concatenate([_window(f, request, policy.frames) for request, f in slots], axis=1),
+            ages=np.concatenate([f.ages[request.turn, :, first:last] for request, f in slots]),
             mask=np.concatenate(masks) if masks else None,
-            keys=np.concatenate(
-                [self._keys(ask, who.group, f)[:, first:last] for f, ask in zip(places, asks, strict=True)]
-            ),
-            exploration=exploration,
+            keys=np.concatenate([self._keys(request, f)[:, first:last] for request, f in slots]),
+            exploration=key.exploration,
         )
         with span("infer"):
-            choice = policy.act(inputs, first - who.first, last - who.first)
+            output = policy.act(inputs, first - binding.first, last - binding.first)
         row = 0
-        for fragment, ask in zip(places, asks, strict=True):
+        for request, fragment in slots:
             rows = slice(row, row + len(fragment.origin.worlds))
-            fragment.actions[ask.turn, :, first:last] = choice.actions[rows]
-            fragment.versions[ask.turn, first:last] = policy.versions[first - who.first : last - who.first]
-            for name, values in choice.extras.items():
-                fragment.extras[name][ask.turn, :, first:last] = values[rows]
+            fragment.actions[request.turn, :, first:last] = output.actions[rows]
+            fragment.versions[request.turn, first:last] = policy.versions[first - binding.first : last - binding.first]
+            for name, values in output.extras.items():
+                fragment.extras[name][request.turn, :, first:last] = values[rows]
             row = rows.stop
 
-    def _place(self, ask: ActionRequest, group: int) -> Fragment:
-        return self.slot_array.fragments(ask.token.slot, self._dealt[ask.token].task, self.config)[group]
+    def _fragment(self, request: ActionRequest, group: int) -> Fragment:
+        """The fragment that the requesting worker plays into."""
+        return self._fragments(self._pending[request.token])[group]
 
-    def _keys(self, ask: ActionRequest, group: int, fragment: Fragment) -> NDArray[np.uint64]:
-        keys: NDArray[np.uint64] = self.slot_array.keys(ask.token.slot, group, len(fragment.origin.worlds))
+    def _keys(self, request: ActionRequest, fragment: Fragment) -> NDArray[np.uint64]:
+        """The random keys of the request, (worlds, agents)."""
+        keys: NDArray[np.uint64] = self.slot_array.keys(
+            request.token.slot, fragment.origin.group, len(fragment.origin.worlds)
+        )
         return keys
 
     def publish(self, rows: Rows, version: int, purpose: Purpose = Purpose.TRAIN) -> None:
-        """Load them: we choose for everybody."""
+        """Load the rows here, where actions are chosen."""
         with span("publish"):
-            for part, own in rows.items():
-                self.bindings[part].policy.load(own, version)
+            for part, part_rows in rows.items():
+                self.bindings[part].policy.load(part_rows, version)
 
     def oldest(self) -> int | None:
-        """Nobody plays with anything but what is published."""
+        """None: every action is chosen with the weights that were published last."""
         return None
 
 
-def _window(fragment: Fragment, ask: ActionRequest, frames: int) -> NDArray[Any]:
-    now = fragment.before + ask.turn
-    return fragment.obs[now - frames + 1 : now + 1, :, ask.first : ask.last]
+def _window(fragment: Fragment, request: ActionRequest, frames: int) -> NDArray[Any]:
+    """The last frames of the requesting agents, (frames, worlds, agents, *obs)."""
+    now = fragment.before + request.turn
+    return fragment.obs[now - frames + 1 : now + 1, :, request.first : request.last]

@@ -10,7 +10,7 @@ from remuda.transport.slots import SlotToken
 
 @dataclass(frozen=True)
 class PlayTask:
-    """Play this task into this slot."""
+    """To a worker: play this task into this slot, which is the worker's until it reports back."""
 
     token: SlotToken
     task: Task
@@ -18,7 +18,7 @@ class PlayTask:
 
 @dataclass(frozen=True)
 class TaskPlayed:
-    """The slot is filled."""
+    """From a worker: the task is played, its fragments are in the slot."""
 
     token: SlotToken
     turns: int
@@ -30,7 +30,7 @@ class TaskPlayed:
 
 @dataclass(frozen=True)
 class TaskFailed:
-    """The game failed over this slot; the actions so far are in it."""
+    """From a worker: the game raised an error; the actions so far are in the slot."""
 
     token: SlotToken
     turn: int
@@ -40,7 +40,7 @@ class TaskFailed:
 
 @dataclass(frozen=True)
 class ActionRequest:
-    """Agents first … last-1 of a seat want to know what to do in this turn of this slot."""
+    """From a worker: agents first … last-1 of a policy binding need actions for this turn of this slot."""
 
     token: SlotToken
     turn: int
@@ -51,4 +51,4 @@ class ActionRequest:
 
 @dataclass(frozen=True)
 class ActionsReady:
-    """It is written in the slot."""
+    """To a worker: the actions that it requested are in its slot."""

@@ -1,21 +1,22 @@
-"""Collecting in worker processes: whole episodes as tasks, taken as they are done."""
+"""Collecting in worker processes: whole episodes as tasks, delivered in the order in which they finish."""
 
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass
 from typing import Any
 
 from remuda.core.errors import OrderError, WorkerError
 from remuda.core.failures import TaskFailure
-from remuda.core.fragment import Purpose
+from remuda.core.fragment import Fragment, Purpose
 from remuda.core.game import GameSpec
 from remuda.core.plan import Plan
 from remuda.core.policy import PolicyBinding
 from remuda.core.task import Task
+from remuda.engines.collectors.dispatch import least_loaded, lost_with_worker
 from remuda.engines.collectors.messages import PlayTask, TaskFailed, TaskPlayed
-from remuda.engines.collectors.task_size import AHEAD
+from remuda.engines.collectors.task_size import TASKS_PER_WORKER
 from remuda.engines.collectors.worker import CollectJob
 from remuda.engines.interfaces import Collectors, Delivery, Rows, TimeSpent
 from remuda.learners.herd import Part
@@ -25,12 +26,13 @@ from remuda.transport.slots import SlotArray, SlotLayout, SlotOwners, SlotToken
 from remuda.transport.weights import WeightStore
 from remuda.transport.worker_pool import Worker, WorkerPool
 
-LOOP = "loop"  # who owns a slot that is filled and not yet given back
+LOOP = "loop"
+"""The owner of a slot that is filled and not yet released."""
 
 
 @dataclass
 class PendingTask:
-    """A task in a worker's hands."""
+    """A task that a worker has, and the slot it plays it into."""
 
     task: Task
     token: SlotToken
@@ -39,18 +41,18 @@ class PendingTask:
 
 @dataclass(frozen=True)
 class PoolConfig:
-    """How a pool is cut out."""
+    """The size of a pool, and how its workers get their actions."""
 
     workers: int
     task_episodes: int
     slots: int
-    sync_interval: int = 0
-    asking: bool = False
-    ahead: int = AHEAD
+    sync_interval: int = 0  # see CollectJob
+    central_inference: bool = False  # see CollectJob
+    tasks_per_worker: int = TASKS_PER_WORKER
 
 
 class PoolCollectors(Collectors):
-    """Deals tasks to workers and brings what they fill, first come first served."""
+    """Sends tasks to worker processes and delivers the slots they fill."""
 
     def __init__(
         self,
@@ -59,26 +61,34 @@ class PoolCollectors(Collectors):
         parts: list[Part],
         bindings: list[PolicyBinding],
         device: str,
-        shape: PoolConfig,
+        pool_config: PoolConfig,
         worker_pool: WorkerPool,
     ) -> None:
         self.spent = TimeSpent()
-        self.plan, self.shape, self.worker_pool = plan, shape, worker_pool
+        self.plan, self.pool_config, self.worker_pool = plan, pool_config, worker_pool
         self.config = RolloutConfig.of(plan)
         self.bindings = bindings
-        self.slot_array = SlotArray(SlotLayout.of(spec, bindings, shape.task_episodes), shape.slots)
-        self.owners = SlotOwners(shape.slots)
+        self.slot_array = SlotArray(SlotLayout.of(spec, bindings, pool_config.task_episodes), pool_config.slots)
+        self.owners = SlotOwners(pool_config.slots)
         self.waited_s = 0.0
         shapes = {index: bindings[index].policy.rows.shape for index, part in enumerate(parts) if part.learns}
         self.stores = {purpose: WeightStore(shapes) for purpose in (Purpose.TRAIN, Purpose.EVALUATE)}
         self.job = CollectJob(
-            plan, parts, spec, device, self.slot_array, self.stores, shape.sync_interval, shape.asking
+            plan,
+            parts,
+            spec,
+            device,
+            self.slot_array,
+            self.stores,
+            pool_config.sync_interval,
+            pool_config.central_inference,
         )
         self._workers = [
-            worker_pool.add_worker(f"collect-{i}", self.job, self._hear, self._lose) for i in range(shape.workers)
+            worker_pool.add_worker(f"collect-{i}", self.job, self._on_message, self._on_worker_lost)
+            for i in range(pool_config.workers)
         ]
-        self._waiting: deque[Task] = deque()
-        self._dealt: dict[SlotToken, PendingTask] = {}
+        self._queue: deque[Task] = deque()  # not sent to a worker yet
+        self._pending: dict[SlotToken, PendingTask] = {}  # in the order in which they were sent
         self._ready: deque[Delivery] = deque()
 
     def start(self) -> None:
@@ -87,116 +97,125 @@ class PoolCollectors(Collectors):
 
     def task_episodes(self) -> int:
         """A worker's share of the worlds."""
-        return self.shape.task_episodes
+        return self.pool_config.task_episodes
 
     def capacity(self) -> int:
-        """So many that nobody runs out of work while we are busy."""
-        return self.shape.task_episodes * self.shape.workers * self.shape.ahead
+        """As many episodes as keep all workers busy while the loop is busy."""
+        return self.pool_config.task_episodes * self.pool_config.workers * self.pool_config.tasks_per_worker
 
     def send(self, task: Task) -> None:
-        """Queue it, and deal it at once if somebody has a hand free."""
-        self._waiting.append(task)
-        self._deal()
+        """Queue a task, and send it at once if a worker may have another one."""
+        self._queue.append(task)
+        self._dispatch()
 
-    def _deal(self) -> None:
-        """Give tasks to the workers with the fewest, as long as there are slots to fill."""
-        loads = {worker.index: 0 for worker in self._workers}
-        for dealt in self._dealt.values():
-            loads[dealt.worker.index] += 1
-        while self._waiting and self.owners.free:
-            worker = min(self._workers, key=lambda worker: loads[worker.index])
-            if loads[worker.index] >= self.shape.ahead:
+    def _dispatch(self) -> None:
+        """Send queued tasks to the workers with the fewest pending ones, as long as slots are free."""
+        loads = Counter(pending.worker.index for pending in self._pending.values())
+        while self._queue and self.owners.free:
+            worker = least_loaded(self._workers, lambda worker: loads[worker.index], self.pool_config.tasks_per_worker)
+            if worker is None:
                 return
             loads[worker.index] += 1
-            task, token = self._waiting.popleft(), self.owners.lend(worker.name)
-            self._dealt[token] = PendingTask(task, token, worker)
+            task, token = self._queue.popleft(), self.owners.acquire(worker.name)
+            self._pending[token] = PendingTask(task, token, worker)
             if not worker.busy:
                 worker.busy = True
-                self.worker_pool.heartbeats.note_version(worker.index, self.stores[Purpose.TRAIN].oldest())
+                # The worker notes the version it plays with when it starts the task. Until then `oldest` must not read
+                # what it played with last: at worst it starts with the oldest weights that are published now.
+                self.worker_pool.heartbeats.set_version(worker.index, self.stores[Purpose.TRAIN].oldest())
             self.worker_pool.send(worker, PlayTask(token, task))
 
     def recv(self, timeout_s: float) -> Delivery:
-        """The first that is done."""
+        """Returns the next finished delivery."""
         began = time.perf_counter()
         while not self._ready:
-            if not self._dealt and not self._waiting:
+            if not self._pending and not self._queue:
                 raise OrderError("recv() without a task: call send() first")
-            self._deal()
+            self._dispatch()
             if not self.worker_pool.step(timeout_s - (time.perf_counter() - began)):
                 raise WorkerError(f"no worker finished a task within {timeout_s:.0f} s")
         self.spent.wall += time.perf_counter() - began
         return self._ready.popleft()
 
-    def _hear(self, worker: Worker, message: Any) -> None:
+    def _on_message(self, worker: Worker, message: Any) -> None:
         if isinstance(message, TaskPlayed | TaskFailed):
-            self._done(worker, message)
+            self._on_task_done(worker, message)
 
-    def _done(self, worker: Worker, message: TaskPlayed | TaskFailed) -> None:
-        token = message.token
-        if token not in self._dealt or not self.owners.holds(token, worker.name):
-            return  # of a worker that was given up and spoke after all
+    def _on_task_done(self, worker: Worker, message: TaskPlayed | TaskFailed) -> None:
+        if message.token not in self._pending or not self.owners.holds(message.token, worker.name):
+            return  # from before the worker was lost: its slot may have another owner by now
+        pending = self._pending.pop(message.token)
         if isinstance(message, TaskFailed):
-            self._fail(self._dealt[token], message.turn, message.what, message.trace)
-            self.owners.give_back(token, worker.name)
+            what = f"{worker.name}: {message.what}"
+            out = self._fragments(pending)
+            self._deliver_failure(TaskFailure.of(pending.task, worker.name, message.turn, what, message.trace, out))
+            self.owners.release(message.token, worker.name)  # only now: the failure keeps a copy of the actions
         else:
-            self._deliver(self._dealt.pop(token), message)
-        worker.busy = any(dealt.worker is worker for dealt in self._dealt.values())
-        self._deal()
+            self._deliver(pending, message)
+        worker.busy = any(other.worker is worker for other in self._pending.values())
+        self._dispatch()
 
-    def _deliver(self, dealt: PendingTask, message: TaskPlayed) -> None:
-        task, token, worker = dealt.task, dealt.token, dealt.worker
-        self.owners.move(token, worker.name, LOOP)
-        fragments = self.slot_array.fragments(token.slot, task, self.config, message.turns)
+    def _fragments(self, pending: PendingTask, turns: int | None = None) -> list[Fragment]:
+        return self.slot_array.fragments(pending.token.slot, pending.task, self.config, turns)
+
+    def _deliver(self, pending: PendingTask, message: TaskPlayed) -> None:
+        token, worker = pending.token, pending.worker
+        self.owners.transfer(token, worker.name, LOOP)
+        fragments = self._fragments(pending, message.turns)
 
         def release() -> None:
-            self.owners.give_back(token, LOOP)
+            self.owners.release(token, LOOP)
 
-        self._ready.append(Delivery(task, fragments, release, token, message.invalid_samples))
+        self._ready.append(Delivery(pending.task, fragments, release, token, message.invalid_samples))
         self.spent.cpu += message.cpu_s
         self.waited_s += message.waited_s
         worker.peak_bytes = max(worker.peak_bytes, message.peak_bytes)
 
-    def _fail(self, dealt: PendingTask, turn: int, what: str, trace: str) -> None:
-        """Deliver the failure of what a worker was playing; the actions so far are in its slot."""
-        task = self._dealt.pop(dealt.token).task
-        out = self.slot_array.fragments(dealt.token.slot, task, self.config)
-        failure = TaskFailure.of(task, dealt.worker.name, turn, f"{dealt.worker.name}: {what}", trace, out)
-        self._ready.append(Delivery(task, (), failure=failure))
+    def _deliver_failure(self, failure: TaskFailure) -> None:
+        self._ready.append(Delivery(failure.task, (), failure=failure))
 
-    def _lose(self, worker: Worker, last: WorkerExit) -> None:
-        """Take back what it had: what it was playing has failed, the rest is only dealt again."""
-        mine = [dealt for dealt in self._dealt.values() if dealt.worker is worker]
-        if mine and last.phase in (Phase.PLAYING, Phase.ASKING):
-            at = mine.pop(0)
-            where = f"turn {last.turn} of {at.task}, {self.config.describe_worlds(at.task)}, seed {self.plan.seed}"
-            self._fail(at, last.turn, f"{last.why} in {where}", "")
+    def _on_worker_lost(self, worker: Worker, worker_exit: WorkerExit) -> None:
+        """Take back the tasks of a worker that ended: the one it was playing has failed, the others are sent again."""
+        lost = [pending for pending in self._pending.values() if pending.worker is worker]
+        for pending in lost:
+            del self._pending[pending.token]
+        if lost and worker_exit.phase in (Phase.PLAYING, Phase.AWAITING_ACTIONS):
+            playing = lost.pop(0)  # workers play their tasks in the order in which they were sent
+            self._deliver_failure(
+                lost_with_worker(
+                    playing.task,
+                    worker.name,
+                    worker_exit.reason,
+                    worker_exit.turn,
+                    self.config,
+                    self._fragments(playing),
+                )
+            )
         self.owners.reclaim(worker.name)
-        for dealt in reversed(mine):
-            del self._dealt[dealt.token]
-            self._waiting.appendleft(dealt.task)
-        self._deal()
+        self._queue.extendleft(pending.task for pending in reversed(lost))
+        self._dispatch()
 
     def publish(self, rows: Rows, version: int, purpose: Purpose = Purpose.TRAIN) -> None:
-        """Put them on the board; workers look before an episode."""
-        for part, own in rows.items():
-            self.stores[purpose].publish(part, own, version)
+        """Write the rows into shared memory; workers look for new ones before an episode."""
+        for part, part_rows in rows.items():
+            self.stores[purpose].publish(part, part_rows, version)
 
     def oldest(self) -> int | None:
-        """The oldest version anybody plays with."""
-        playing = {dealt.worker.index for dealt in self._dealt.values() if dealt.task.purpose is Purpose.TRAIN}
+        """The oldest version that a worker plays a training task with."""
+        playing = {pending.worker.index for pending in self._pending.values() if pending.task.purpose is Purpose.TRAIN}
         return min((self.worker_pool.heartbeats.version(index) for index in playing), default=None)
 
     def memory_bytes(self) -> int:
-        """All slots."""
+        """Bytes of all slots."""
         return self.slot_array.memory.size
 
     @property
     def slots_used(self) -> int:  # type: ignore[override]
-        """Slots that are being filled, or hold what nobody has taken yet."""
+        """Slots that a worker fills, or that hold a delivery not released yet."""
         return self.owners.used
 
     def close(self) -> None:
-        """End the workers and let the memory go."""
+        """End the workers and free the memory."""
         self.worker_pool.close()
         self.slot_array.memory.close()
         for store in self.stores.values():

@@ -6,11 +6,11 @@ from remuda.core.game import StepCost
 from remuda.core.plan import Plan
 from remuda.games.registry import find_game
 
-AHEAD = 2
-"""Tasks a worker has at once: one it plays and one it can go on with while we are busy."""
+TASKS_PER_WORKER = 2
+"""Tasks a worker has at once: one that it plays, and one to go on with while the loop is busy."""
 
 
 def task_size(plan: Plan, workers: int) -> int:
-    """Episodes in a task: a worker's share of the worlds, whose agents are asked together; one of a slow game."""
+    """Episodes in a task: a worker's share of the worlds, which it plays as one batch; one episode of a slow game."""
     slow = find_game(plan.game).step_cost_of(plan.options) is StepCost.SLOW
     return 1 if slow else min(plan.round_episodes, -(-plan.worlds // workers))

@@ -1,4 +1,4 @@
-"""Warming up a worker: play a turn into a slot, so that whatever is compiled or loaded on first use is there."""
+"""Warming up a worker: playing one turn into a slot compiles and loads everything that is needed later."""
 
 from __future__ import annotations
 
@@ -22,50 +22,50 @@ from remuda.rollout.config import RolloutConfig
 from remuda.rollout.rollout import Rollout
 from remuda.transport.slots import SlotArray, SlotLayout
 
-LONGEST_REQUEST = 100_000
-"""Characters of a rehearsal's script: Linux allows 128 KiB for a variable."""
+MAX_REQUEST_CHARS = 100_000
+"""Longest warm-up request: Linux allows 128 KiB for an environment variable."""
 
 
 class ShapeOnlyGame(Game):
-    """Has the shape of another game, and nothing happens in it."""
+    """Has the shape of another game, but nothing ever happens in it."""
 
     def reset(self, worlds: NDArray[np.int64], keys: Keys) -> None:
-        """Everybody alive."""
+        """All agents are alive."""
         for signals in self.signals:
             signals.clear(worlds)
         self.over[worlds] = False
 
     def begin(self) -> None:
-        """Nothing."""
+        """Nothing happens."""
 
     def observe(self, group: int, first: int, last: int, out: NDArray[Any]) -> None:
-        """Nothing to see."""
+        """Observations are zero."""
         out[:] = 0
 
     def act(self, group: int, first: int, last: int, actions: NDArray[np.int64]) -> None:
-        """Nothing."""
+        """Nothing happens."""
 
     def end(self) -> None:
-        """Nothing."""
+        """Nothing happens."""
 
     def mask(self, group: int, first: int, last: int, out: NDArray[np.bool_]) -> None:
-        """Everything is allowed."""
+        """Every action is allowed."""
         out[:] = True
 
 
 def warm_up_request(plan: Plan, spec: GameSpec) -> str:
-    """What a rehearsal needs to know, as JSON; nothing where it is too long for an environment variable."""
+    """What a fork server needs for a warm-up, as JSON; empty if it is too long for an environment variable."""
     groups = [{**asdict(group), "obs_dtype": np.dtype(group.obs_dtype).str} for group in spec.groups]
     facts = {"plan": plan.model_dump(mode="json"), "groups": groups, "turns": spec.turns, "path": sys.path}
     text = json.dumps(facts)
-    return text if len(text) < LONGEST_REQUEST else ""
+    return text if len(text) < MAX_REQUEST_CHARS else ""
 
 
 def warm_up_rollouts(plan: Plan, spec: GameSpec) -> None:
-    """Play a turn into a slot, so that whatever is compiled or loaded on first use is there.
+    """Play one turn into a slot, so that everything that is compiled or loaded on first use is ready.
 
-    Of simulators that play one world at a time only the shape is used: who knows what they do when they
-    are forked.
+    A game that plays one world at a time may wrap a simulator with threads, files or sockets, whose state after a fork
+    is unknown. It is not started here; a game of the same shape plays in its place.
     """
     entry = find_game(plan.game)
     together = entry.step_cost_of(plan.options) is StepCost.BATCHED
@@ -76,6 +76,8 @@ def warm_up_rollouts(plan: Plan, spec: GameSpec) -> None:
         binding.policy.load(binding.policy.rows, UNVERSIONED)
     config, task = RolloutConfig.of(plan), Task((0, 1))
     rollout = Rollout(game, bindings, config)
-    for worlds in (2, 3):  # a slot that is full and one that is not lie differently in memory
+    # Twice: arrays of a slot that is full are contiguous, those of a slot that is not are strided, and numba compiles
+    # for each of them.
+    for worlds in (2, 3):
         rollout.start(task)
         rollout.play(SlotArray(SlotLayout.of(spec, bindings, worlds), 1).fragments(0, task, config, turns=1))

@@ -1,4 +1,4 @@
-"""What workers do: play tasks into slots, with weights of their own or asking for every action."""
+"""A collecting worker: plays tasks into slots, with weights of its own or with actions requested from the loop."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from remuda.transport.worker_process import Ready
 
 @dataclass(frozen=True)
 class CollectJob:
-    """Everything a collecting worker needs; descriptors instead of arrays."""
+    """Everything a collecting worker needs; slots and weights are passed as descriptors, not as arrays."""
 
     plan: Plan
     parts: Sequence[Part]
@@ -38,8 +38,8 @@ class CollectJob:
     device: str
     slot_array: SlotArray
     stores: dict[Purpose, WeightStore]
-    sync_interval: int = 0  # turns between looks at the board; 0: only before an episode
-    asking: bool = False  # ask for every action instead of having weights
+    sync_interval: int = 0  # turns between refreshes of the weights; 0: only before an episode
+    central_inference: bool = False  # request every action from the loop instead of having weights
 
     @property
     def config(self) -> RolloutConfig:
@@ -47,28 +47,28 @@ class CollectJob:
         return RolloutConfig.of(self.plan)
 
     def run(self, connection: Connection, status: WorkerStatus) -> None:
-        """Play what comes."""
+        """Play tasks until the connection closes."""
         CollectorWorker(self, connection, status).run()
 
 
 class CollectorWorker:
-    """Lives in a worker process."""
+    """Runs in a worker process."""
 
     def __init__(self, job: CollectJob, connection: Connection, status: WorkerStatus) -> None:
         self.job, self.status, self.connection = job, status, connection
         self.bindings = [bind_policy(part, job.plan, job.spec, job.device) for part in job.parts]
         self.rollouts = RolloutCache(find_game(job.plan.game), job.plan.options, job.config, self._make_rollout)
         self.readers = {purpose: WeightReader(store) for purpose, store in job.stores.items()}
-        self._loaded: Purpose | None = None
+        self._loaded: Purpose | None = None  # whose weights the policies have
         self._turn = 0
 
     def _make_rollout(self, game: Game) -> Rollout:
-        if self.job.asking:
+        if self.job.central_inference:
             return LockstepRollout(game, self.bindings, self.job.config, self)
         return Rollout(game, self.bindings, self.job.config)
 
     def run(self) -> None:
-        """Until the connection closes."""
+        """Play tasks until the connection closes."""
         self.connection.send(Ready())
         while True:
             self.status.beat(Phase.WAITING)
@@ -76,24 +76,24 @@ class CollectorWorker:
             with span("wait"):
                 message: PlayTask = self.connection.recv()
             try:
-                done: TaskPlayed | TaskFailed = self._play(message, time.perf_counter() - began)
+                reply: TaskPlayed | TaskFailed = self._play(message, time.perf_counter() - began)
             except GameError as error:
                 self.rollouts.forget(message.task)
-                done = TaskFailed(message.token, error.turn, str(error), format_traceback(error))
-            self.connection.send(done)
+                reply = TaskFailed(message.token, error.turn, str(error), format_traceback(error))
+            self.connection.send(reply)
 
-    def _play(self, order: PlayTask, waited_s: float) -> TaskPlayed:
+    def _play(self, message: PlayTask, waited_s: float) -> TaskPlayed:
         cpu = time.process_time()
-        self.token, self.purpose = order.token, order.task.purpose
+        self.token, self.purpose = message.token, message.task.purpose
         self._turn = 0
         self.status.beat(Phase.PLAYING)
-        rollout = self.rollouts.begin(order.task)
-        out = self.job.slot_array.fragments(order.token.slot, order.task, self.job.config)
+        rollout = self.rollouts.begin(message.task)
+        out = self.job.slot_array.fragments(message.token.slot, message.task, self.job.config)
         with span("collect"):
             fragments = rollout.play(out, self._before_turn)
         usage = resource.getrusage(resource.RUSAGE_SELF)
         return TaskPlayed(
-            order.token,
+            message.token,
             fragments[0].turns,
             time.process_time() - cpu,
             waited_s,
@@ -102,27 +102,28 @@ class CollectorWorker:
         )
 
     def _before_turn(self) -> None:
-        """Say that we live; look for newer weights if it is time."""
+        """Send a heartbeat; refresh the weights if it is time."""
         self.status.beat(Phase.PLAYING, self._turn)
-        if not self.job.asking and (
+        if not self.job.central_inference and (
             self._turn == 0 or (self.job.sync_interval and self._turn % self.job.sync_interval == 0)
         ):
-            self._look()
+            self._refresh_weights()
         self._turn += 1
 
-    def _look(self) -> None:
+    def _refresh_weights(self) -> None:
         purpose = Purpose.TRAIN if self.purpose is Purpose.TRAIN else Purpose.EVALUATE
         reader = self.readers[purpose]
-        moved = reader.refresh()
-        for part in reader.rows if purpose is not self._loaded else moved:
+        changed = reader.refresh()
+        # The policies may hold the weights of the other purpose: then also rows that did not change are loaded.
+        for part in reader.rows if purpose is not self._loaded else changed:
             self.bindings[part].policy.load(reader.rows[part], reader.versions[part])
         self._loaded = purpose
-        versions = [int(own.min()) for own in reader.versions.values()]
-        self.status.heartbeats.note_version(self.status.index, min(versions, default=UNVERSIONED))
+        oldest = min((int(versions.min()) for versions in reader.versions.values()), default=UNVERSIONED)
+        self.status.heartbeats.set_version(self.status.index, oldest)
 
 
 class LockstepRollout(Rollout):
-    """Has its actions chosen at the other end of the pipe: they and all that belongs to them appear in the slot."""
+    """A rollout whose actions are chosen in the loop's process, which writes them into the slot."""
 
     def __init__(
         self, game: Game, bindings: Sequence[PolicyBinding], config: RolloutConfig, collector: CollectorWorker
@@ -133,17 +134,21 @@ class LockstepRollout(Rollout):
     def choose_actions(
         self, binding: PolicyBinding, fragment: Fragment, turn: int, keys: Keys, first: int, last: int
     ) -> None:
-        """Put the keys where they are read, ask, and wait for the answer."""
+        """Write the random keys into the slot, request actions, and wait until they are there.
+
+        Between the request and the reply this worker does not touch the slot, so the loop may read and write it: the
+        two messages hand the slot over and back.
+        """
         worker = self.collector
         if not worker.job.parts[self.bindings.index(binding)].learns:
             super().choose_actions(binding, fragment, turn, keys, first, last)
             return
         slot_array, token = worker.job.slot_array, worker.token
         slot_array.keys(token.slot, binding.group, len(fragment.origin.worlds))[:] = keys
-        worker.status.beat(Phase.ASKING, turn)
+        worker.status.beat(Phase.AWAITING_ACTIONS, turn)
         worker.connection.send(ActionRequest(token, turn, self.bindings.index(binding), first, last))
         with span("wait"):
-            if not worker.connection.poll(limit_s := Limits.of(worker.job.plan).answer):
-                raise WorkerError(f"no answer to a question within {limit_s:.0f} s")
+            if not worker.connection.poll(limit_s := Limits.of(worker.job.plan).reply):
+                raise WorkerError(f"no actions arrived within {limit_s:.0f} s of the request")
             worker.connection.recv()
         worker.status.beat(Phase.PLAYING, turn)

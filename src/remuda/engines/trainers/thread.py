@@ -1,4 +1,4 @@
-"""Learning in threads beside the collecting."""
+"""Learning in threads beside collecting."""
 
 from __future__ import annotations
 
@@ -18,33 +18,36 @@ from remuda.core.timeline import span
 from remuda.engines.interfaces import RoundPiece, Update
 from remuda.engines.trainers.local import LearningRound, LocalTrainers
 
-LIMIT_S = 3600.0
-"""Longest wait for a slice of a round to be learned; a thread that takes longer is taken for hung."""
+PORTION_LIMIT_S = 3600.0
+"""Longest wait for a portion of a round to be learned; a thread that takes longer counts as hung."""
 
 
 class ThreadTrainers(LocalTrainers):
-    """Learns each round as soon as it is whole, a portion of a slice at a time; who waits for it lends a hand.
+    """Learns each round as soon as it is complete, a portion at a time; whoever waits in `poll` learns too.
 
-    So the cores are busy whatever collecting costs beside learning: the thread that collects learns when
-    it has nothing to collect. torch and the kernels let go of the GIL meanwhile.
+    So all cores are busy, whatever collecting costs beside learning: the thread that collects learns when it has
+    nothing to collect. torch and the kernels release the GIL meanwhile.
+
+    One learner is run by at most one thread at a time. `_ready` holds the learners that no thread is running: a thread
+    takes one out, runs a portion without holding the lock, and puts it back if portions are left.
     """
 
     def __init__(self, plan: Plan, learners: Mapping[int, Sequence[Learner]], threads: int = 1) -> None:
         super().__init__(plan, learners)
-        self._everyone = [learner for slices in self.learners.values() for learner in slices]
-        self._rounds: deque[tuple[int, list[RoundPiece]]] = deque()  # whole, not begun
-        self._learning_round: LearningRound | None = None  # of the round being learned
-        self._todo: deque[int] = deque()  # its learners nobody teaches right now
-        self._made: list[int] = []  # portions that each learner has made
-        self._spent: list[float] = []  # processor time of each
-        self._whole = 0  # learners that have made all
-        self._done: list[Update] = []
-        self._newest = 0  # version that is learned
+        self._rounds: deque[tuple[int, list[RoundPiece]]] = deque()  # complete, not begun
+        self._learning_round: LearningRound | None = None
+        self._ready: deque[int] = deque()  # its learners with portions left that no thread is running
+        self._portions_done: list[int] = []  # per learner
+        self._cpu_s: list[float] = []  # per learner
+        self._learners_done = 0
+        self._done: list[Update] = []  # not returned yet
+        self._learned = 0  # the newest version that is learned
         self._error: BaseException | None = None
         self._closed = False
-        self._changed = threading.Condition()  # of the fields above; never held while learning
+        self._changed = threading.Condition()  # guards the fields above; never held while learning
         self._threads = [
-            threading.Thread(target=self._serve, name=f"train-{i}", daemon=True) for i in range(max(1, threads - 1))
+            threading.Thread(target=self._run_thread, name=f"train-{i}", daemon=True)
+            for i in range(max(1, threads - 1))
         ]
 
     def start(self) -> None:
@@ -54,57 +57,60 @@ class ThreadTrainers(LocalTrainers):
 
     def _complete(self, number: int) -> None:
         with self._changed:
-            self._rounds.append((number, self._round(number)))
-            self._begin_next()
+            self._rounds.append((number, self._pop_round(number)))
+            self._begin_round()
 
-    def _begin_next(self) -> None:
-        """Open the next round, if none is open: no learner may learn two at once."""
+    def _begin_round(self) -> None:
+        """Begin the next round unless one is being learned: no learner may learn two at once."""
         if self._learning_round is None and self._rounds:
             number, pieces = self._rounds.popleft()
             self._learning_round = LearningRound(number, pieces, self.plan.updates_in(number))
-            self._whole = 0
-            self._made, self._spent = [0] * len(self._everyone), [0.0] * len(self._everyone)
-            self._todo.extend(range(len(self._everyone)))
+            self._learners_done = 0
+            self._portions_done, self._cpu_s = [0] * len(self._all_learners), [0.0] * len(self._all_learners)
+            self._ready.extend(range(len(self._all_learners)))
             self._changed.notify_all()
 
-    def _serve(self) -> None:
+    def _run_thread(self) -> None:
         torch.set_num_threads(1)
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._todo or self._closed)
+                self._changed.wait_for(lambda: self._ready or self._closed)
                 if self._closed:
                     return
-                index = self._todo.popleft()
-            self._teach(index)
+                index = self._ready.popleft()
+            self._run_portion(index)
 
-    def _teach(self, index: int) -> None:
-        """Have one learner make its next portion of the open round; whoever makes the last concludes it."""
-        learning_round, learner = self._learning_round, self._everyone[index]
+    def _run_portion(self, index: int) -> None:
+        """Have one learner make its next portion of the round; whoever makes the very last one finishes the round."""
+        learning_round, learner = self._learning_round, self._all_learners[index]
         assert learning_round is not None
         portions = learning_round.portions(learner)
         try:
-            if self._made[index] == 0:
-                self._spent[index] += learning_round.take(learner)
-            self._spent[index] += learning_round.update(learner, portions[self._made[index]])
+            if self._portions_done[index] == 0:
+                self._cpu_s[index] += learning_round.take(learner)
+            self._cpu_s[index] += learning_round.update(learner, portions[self._portions_done[index]])
             with self._changed:
-                self._made[index] += 1
-                if self._made[index] < len(portions):
-                    self._todo.append(index)
+                self._portions_done[index] += 1
+                if self._portions_done[index] < len(portions):
+                    self._ready.append(index)
                     self._changed.notify_all()
                     return
-                self._whole += 1
-                if self._whole < len(self._everyone):
+                self._learners_done += 1
+                if self._learners_done < len(self._all_learners):
                     return
-            reports = [(own.report(), spent) for own, spent in zip(self._everyone, self._spent, strict=True)]
-            update = self._conclude(learning_round, reports)
-        except BaseException as error:
+            # All others are done: only this thread touches the learners until the next round begins.
+            reports = [
+                (learner.report(), cpu_s) for learner, cpu_s in zip(self._all_learners, self._cpu_s, strict=True)
+            ]
+            update = self._finish_round(learning_round, reports)
+        except BaseException as error:  # it is raised again in `poll`, in the thread of the loop
             self._fail(error)
             return
         with self._changed:
             self._done.append(update)
-            self._newest = update.version
+            self._learned = update.version
             self._learning_round = None
-            self._begin_next()
+            self._begin_round()
             self._changed.notify_all()
 
     def _fail(self, error: BaseException) -> None:
@@ -113,44 +119,49 @@ class ThreadTrainers(LocalTrainers):
             self._changed.notify_all()
 
     def poll(self, version: int) -> list[Update]:
-        """What is learned, having helped until `version` is; whatever a thread raised is raised here."""
-        while self._newest < min(version, self.taken) or self._error is not None:
-            self._help_or_wait()
+        """Returns the updates not returned yet, having helped to learn up to `version`; raises a thread's error."""
+        wanted = min(version, self.taken)
+        while self._learned < wanted or self._error is not None:
+            self._help_or_wait(wanted)
         with self._changed:
             done, self._done = self._done, []
         self.version = done[-1].version if done else self.version
         return done
 
-    def _help_or_wait(self) -> None:
+    def _help_or_wait(self, wanted: int) -> None:
         with self._changed:
             if self._error is not None:
                 raise self._error
-            if not self._todo:
-                self._wait(self._newest)
-            index = self._todo.popleft() if self._todo else None
+            # Asked again, now with the lock: a thread may have learned the round since `poll` looked. It has notified
+            # already, so a wait would never end.
+            if not self._ready and self._learned < wanted:
+                self._wait(self._learned)
+            index = self._ready.popleft() if self._ready else None
         if index is not None:
-            self._teach(index)
+            self._run_portion(index)
 
-    def _wait(self, newest: int) -> None:
+    def _wait(self, learned: int) -> None:
         began = time.perf_counter()
         with span("wait"):
-            ready = self._changed.wait_for(lambda: self._todo or self._newest > newest or self._error, LIMIT_S)
+            changed = self._changed.wait_for(
+                lambda: self._ready or self._learned > learned or self._error, PORTION_LIMIT_S
+            )
         self.waited_s += time.perf_counter() - began
-        if not ready:
-            raise RemudaError(f"a round was not learned within {LIMIT_S:.0f} s")
+        if not changed:
+            raise RemudaError(f"a portion of a round was not learned within {PORTION_LIMIT_S:.0f} s")
 
     def restore(self, version: int, state: Mapping[str, NDArray[Any]]) -> None:
         """Go on from `version`."""
         super().restore(version, state)
-        self._newest = version
+        self._learned = version
 
     def close(self) -> None:
-        """End the threads; one that hangs is left behind."""
+        """End the threads; one that hangs stays behind as a daemon."""
         with self._changed:
             self._closed = True
-            self._todo.clear()
+            self._ready.clear()
             self._changed.notify_all()
         for thread in self._threads:
             if thread.ident is not None:
-                thread.join(LIMIT_S if self._error is None else 1.0)
+                thread.join(PORTION_LIMIT_S if self._error is None else 1.0)
         super().close()

@@ -88,7 +88,7 @@ class IQN(Learner):
 
     def take(self, fragment: Fragment) -> None:
         """Copy it into the replay buffers."""
-        self.replay.take(fragment, self.context.first)
+        self.replay.take(fragment)
 
     def update(self, count: int) -> None:
         """Make `count` updates per agent: all for one chunk of agents, which stays in the cache, then for the next."""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from remuda.core import rng
-from remuda.core.fragment import Fragment, slice_agents
+from remuda.core.fragment import Fragment
 from remuda.core.game import Group
 from remuda.core.learner import Learner, LearnerContext, State
 from remuda.core.options import Options
@@ -125,8 +125,9 @@ class PPO(Learner):
         return mean[:, None].astype(np.float32), std[:, None].astype(np.float32)
 
     def take(self, fragment: Fragment) -> None:
-        """Keep views of this learner's agents until the next update."""
-        self._fragments.append(slice_agents(fragment, self.context.first, self.context.last))
+        """Keep the fragment until the next update."""
+        assert fragment.actions.shape[2] == self.context.agents, "the fragment has other agents, too"
+        self._fragments.append(fragment)
 
     def advantages(self, fragment: Fragment, stacks: NDArray[Any]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Generalised advantages and the critic's values, (turns, worlds, agents); `stacks` is its `frame_stacks`."""

@@ -24,7 +24,7 @@ from remuda.core.ranges import split_evenly
 from remuda.core.rng import Stream
 from remuda.core.task import Task
 from remuda.core.threads import one_thread_each
-from remuda.engines.collectors.task_size import AHEAD, task_size
+from remuda.engines.collectors.task_size import TASKS_PER_WORKER, task_size
 from remuda.engines.loop import MAX_ROUNDS_AHEAD
 from remuda.games.registry import find_game
 from remuda.learners.herd import assign
@@ -342,7 +342,7 @@ class SimulatedEngine:
         for _ in range(workers):
             self.machine.add(hand())
         self._size = size
-        return size * workers * AHEAD
+        return size * workers * TASKS_PER_WORKER
 
     def _deal(self, capacity: int) -> None:
         most = capacity + MAX_ROUNDS_AHEAD * self.round

@@ -17,7 +17,7 @@ from remuda.core.errors import Stopped, WorkerError
 from remuda.runs.callbacks.base import Row
 from remuda.studies.workflows.options import SearchOptions, TrialResult, WorkflowTrial
 from remuda.studies.workflows.trials import attempt
-from remuda.transport.processes import ENDINGS, die_with_parent
+from remuda.transport.processes import STOP_SIGNALS, die_with_parent
 
 Watch = Callable[[WorkflowTrial, Row], None]
 
@@ -39,7 +39,9 @@ class TrialPool:
             context = multiprocessing.get_context("spawn")
             self._asked: Event = context.Event()
             self._pool = ProcessPoolExecutor(self._size, context, _settle_in, (self._asked,))
-            ours = [number for number in ENDINGS if signal.getsignal(number) is not signal.SIG_IGN]  # nohup's is not
+            ours = [
+                number for number in STOP_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN
+            ]  # nohup's is not
             self._before = {number: signal.signal(number, self._ask) for number in ours}
         return self
 

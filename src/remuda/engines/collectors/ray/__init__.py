@@ -1,1 +1,1 @@
-"""Collecting in Ray actors. Everything about Ray is in this folder, imported only when a run needs it."""
+"""Collecting in Ray actors, on this machine or on a cluster. Nothing outside this folder knows about Ray."""

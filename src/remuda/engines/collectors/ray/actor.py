@@ -31,7 +31,7 @@ from remuda.rollout.rollout import Rollout
 
 @dataclass(frozen=True)
 class TaskResult:
-    """What became of a task."""
+    """What an actor returns for a task: its fragments, or why there are none."""
 
     fragments: Sequence[Fragment]
     failure: TaskFailure | None
@@ -41,34 +41,43 @@ class TaskResult:
 
 
 class RolloutActor:
-    """Lives in a process of Ray: worlds and policies of its own, and the weights it last fetched."""
+    """Runs in a process of Ray, perhaps on another node: has worlds and policies, and the weights it fetched last."""
 
     def __init__(
         self, name: str, path: Sequence[str], plan: Plan, parts: Sequence[Part], spec: GameSpec, device: str
     ) -> None:
-        sys.path.extend(place for place in path if place not in sys.path)  # where a game of one's own may lie
+        sys.path.extend(place for place in path if place not in sys.path)  # to import a user's game
         self.name, self.spec, self.config = name, spec, RolloutConfig.of(plan)
         self.bindings = [bind_policy(part, plan, spec, device) for part in parts]
         self.rollouts = RolloutCache(
             find_game(plan.game), plan.options, self.config, lambda game: Rollout(game, self.bindings, self.config)
         )
-        with suppress(Exception), one_thread_each():  # what is compiled or loaded on first use is no turn's fault
+        # What is compiled or loaded on first use would make the first turn look as if the actor hung.
+        with suppress(Exception), one_thread_each():
             warm_up_rollouts(plan, spec)
-        self._loaded = -1  # number of the weights
-        self._turns = 0  # begun, in all
-        self._turn = 0  # of the task
+        self._loaded = -1  # number of the weights that the policies have
+        self._turns = 0  # begun, in all tasks
+        self._turn = 0  # of the current task
 
-    def hello(self) -> str:
-        """The node we live on."""
+    def node_id(self) -> str:
+        """The node this actor runs on."""
         return str(require_ray().get_runtime_context().get_node_id())
 
     def progress(self) -> tuple[int, int]:
-        """Turns begun since we live, and in this task; answered while we play."""
+        """Turns begun in all, and the turn of the current task.
+
+        It runs in a concurrency group of its own, so it answers while `play` is running.
+        """
         return self._turns, self._turn
 
     def play(self, task: Task, number: int, version: int, weights: Sequence[Any]) -> TaskResult:
-        """Play a task with the weights of this number; they are fetched if others are loaded."""
-        torch.set_num_threads(1)  # in this thread: another one may have built us
+        """Play a task with the weights of this number, which are fetched unless they are loaded already.
+
+        `weights` is a list with one reference. Ray would fetch a bare reference before every call, and one in a list
+        not at all: so they are fetched once per version. An error of the game is part of the result, so that an error
+        that Ray raises is never the game's.
+        """
+        torch.set_num_threads(1)  # for this thread: Ray may have built the actor in another one
         cpu = time.thread_time()
         if number != self._loaded:
             for part, rows in require_ray().get(weights[0]).items():

@@ -22,8 +22,8 @@ from remuda.core.machine import cores, process_tree
 from remuda.core.plan import Plan
 
 LOOPBACK = "127.0.0.1"
-CONNECT_S = 10.0
-"""Longest a cluster may take to answer at all."""
+CONNECT_LIMIT_S = 10.0
+"""Longest a cluster may take to accept a connection."""
 CLEANUP_PROGRAM = """
 import os, shutil, signal, sys
 from contextlib import suppress
@@ -37,44 +37,53 @@ for process in family:
         signal.pidfd_send_signal(process, signal.SIGKILL)
 shutil.rmtree(sys.argv[1], ignore_errors=True)
 """
-"""A program that only waits for us to be gone: some processes of Ray would live on for a minute."""
-WATCH = "watch"
-"""The thread of an actor that answers while it plays."""
-QUIETLY = {
-    "RAY_USAGE_STATS_ENABLED": "0",  # nobody is told
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # what it does from now on, and warns about
+"""A program that waits until this process is gone, then kills Ray's processes and removes their folder.
+
+After `kill -9` of this process some of Ray's processes would live on for a minute. The program holds the read end of a
+pipe whose write end is ours: the kernel closes it with us, however we end, and `read` returns. It opens the processes
+as pidfds beforehand, so it can never kill another process that got the same number later.
+"""
+PROGRESS_GROUP = "progress"
+"""The concurrency group of an actor's `progress` method: its thread answers while another one plays."""
+RAY_ENVIRONMENT = {
+    "RAY_USAGE_STATS_ENABLED": "0",  # sends no statistics
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # the future default; without it Ray warns about the change
 }
-"""Environment variables for Ray, where nobody has set them."""
+"""Environment variables for Ray, where the user has not set them."""
 
 
 class Cluster:
-    """The Ray we work with: one that exists, or one of our own on this machine that ends with us."""
+    """The Ray cluster that a run uses: one that exists, or one of our own on this machine that ends with us."""
 
     def __init__(self, ray: Any, plan: Plan, store_bytes: int) -> None:
+        """Joins the cluster at `plan.address`, else uses the one this process has joined, else starts one."""
         self._ray, self.plan = ray, plan
         self.address = plan.address or "this process's"
-        self.ours = False
-        self._joined = not ray.is_initialized()
+        self.ours = False  # whether we started it
+        self._joined = not ray.is_initialized()  # whether we have to leave it
         self._folder: Path | None = None
-        self._warden: subprocess.Popen[bytes] | None = None
-        self.each = {"CPU": plan.actor_cpus, "GPU": plan.actor_gpus, **plan.actor_resources}
-        self.each = {name: amount for name, amount in self.each.items() if amount}
-        for name, value in QUIETLY.items():
+        self._cleanup: subprocess.Popen[bytes] | None = None
+        wanted = {"CPU": plan.actor_cpus, "GPU": plan.actor_gpus, **plan.actor_resources}
+        self.resources_per_actor = {name: amount for name, amount in wanted.items() if amount}
+        for name, value in RAY_ENVIRONMENT.items():
             os.environ.setdefault(name, value)
-        with _own_signals():
+        with _keep_signal_handlers():
             if plan.address:
                 self._join()
             elif self._joined:
-                self._begin(store_bytes)
+                self._start(store_bytes)
 
     def _join(self) -> None:
-        """A cluster that exists; Ray itself would try for minutes where nobody listens, and then end the process."""
+        """Join a cluster that exists.
+
+        The address is tried first: where nothing listens, Ray itself tries for minutes and then ends the process.
+        """
         try:
             if self.address != "auto":
                 host, _, port = self.address.rpartition(":")
                 if not host or not port.isdigit():
                     raise ValueError("an address is HOST:PORT, or auto")
-                socket.create_connection((host, int(port)), CONNECT_S).close()
+                socket.create_connection((host, int(port)), CONNECT_LIMIT_S).close()
             if not self._joined:
                 raise ValueError("this process has joined another one")
             self._ray.init(address=self.address, log_to_driver=False, logging_level="ERROR")
@@ -84,14 +93,14 @@ class Cluster:
                 "`ray start --head`, or leave address out"
             ) from None
 
-    def _begin(self, store_bytes: int) -> None:
-        """Reachable from this machine only, without a dashboard, its files in a folder that goes with it."""
+    def _start(self, store_bytes: int) -> None:
+        """Start a cluster: reachable from this machine only, without a dashboard, its files in a temporary folder."""
         workers = self.plan.n_workers or cores()
         self._folder = Path(tempfile.mkdtemp(prefix="remuda-ray-"))
         self.ours = True
         before = set(process_tree(os.getpid()))
         try:
-            with _within_this_machine():
+            with _loopback_only():
                 self._ray.init(
                     address="local",
                     num_cpus=max(cores(), math.ceil(workers * self.plan.actor_cpus)),
@@ -103,28 +112,32 @@ class Cluster:
                     _node_ip_address=LOOPBACK,
                     _temp_dir=str(self._folder),
                 )
-        except Exception as error:  # Ray raises what it likes, bare exceptions among it
-            raise self._refused(first_line(error)) from error
+        except Exception as error:  # Ray raises many types here, bare Exception among them
+            raise self._start_error(first_line(error)) from error
         if (address := self._ray.nodes()[0]["NodeManagerAddress"]) != LOOPBACK:
-            raise self._refused(f"this version of Ray insists on listening beyond this machine ({address})")
-        own = [str(pid) for pid in process_tree(os.getpid()) if pid not in before]
-        self._warden = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", CLEANUP_PROGRAM, str(self._folder), *own],
+            raise self._start_error(f"this version of Ray insists on listening beyond this machine ({address})")
+        started = [str(pid) for pid in process_tree(os.getpid()) if pid not in before]
+        self._cleanup = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", CLEANUP_PROGRAM, str(self._folder), *started],
             stdin=subprocess.PIPE,
-            start_new_session=True,
+            start_new_session=True,  # a signal to our process group must not end it before its work
         )
 
-    def _refused(self, why: str) -> ConfigError:
-        """The error, with nothing left behind."""
+    def _start_error(self, reason: str) -> ConfigError:
+        """The error to raise; what was started is ended first."""
         self.close()
         return ConfigError(
-            f"engine=ray: no cluster could be started here: {why}; "
+            f"engine=ray: no cluster could be started here: {reason}; "
             "start one with `ray start --head` and give its address, or use engine=executor"
         )
 
-    def add_worker(self, kind: type, *args: Any) -> Any:
-        """An actor of this kind on any node with room for it, the nodes taking turns."""
-        return self._ray.remote(concurrency_groups={WATCH: 1})(kind).options(
+    def start_actor(self, kind: type, *args: Any) -> Any:
+        """Start an actor of this kind on any node with the resources for it; nodes are used evenly.
+
+        Ray must not restart it by itself (`max_restarts`): whoever started it learns of its end, takes its tasks back,
+        and starts another one.
+        """
+        return self._ray.remote(concurrency_groups={PROGRESS_GROUP: 1})(kind).options(
             num_cpus=self.plan.actor_cpus,
             num_gpus=self.plan.actor_gpus,
             resources=self.plan.actor_resources,
@@ -132,33 +145,38 @@ class Cluster:
             max_restarts=0,
         ).remote(*args)  # fmt: skip
 
-    def has(self) -> dict[str, float]:
-        """What of the things actors want there is, in all."""
-        has = self._ray.cluster_resources()
-        return {name: has.get(name, 0.0) for name in self.each}
+    def resources(self) -> dict[str, float]:
+        """The cluster's total of each resource that actors need."""
+        total = self._ray.cluster_resources()
+        return {name: total.get(name, 0.0) for name in self.resources_per_actor}
 
     def actor_capacity(self) -> int:
-        """Actors the cluster has room for, at least one."""
-        return max(1, min((int(has // self.each[name]) for name, has in self.has().items()), default=cores()))
+        """Actors that the cluster has resources for, at least one."""
+        counts = (int(total // self.resources_per_actor[name]) for name, total in self.resources().items())
+        return max(1, min(counts, default=cores()))
 
-    def has_node(self, name: str) -> bool:
-        """Whether a node is alive."""
-        return any(node["NodeID"] == name and node["Alive"] for node in self._ray.nodes())
+    def is_node_alive(self, node: str) -> bool:
+        """Whether Ray counts a node as alive."""
+        return any(entry["NodeID"] == node and entry["Alive"] for entry in self._ray.nodes())
 
     def close(self) -> None:
-        """Leave, and end what we began."""
+        """Leave the cluster, and end it if we started it."""
         if self._joined:
             self._ray.shutdown()
-        if self._warden is not None:
-            self._warden.kill()
-            self._warden.communicate()
+        if self._cleanup is not None:
+            self._cleanup.kill()
+            self._cleanup.communicate()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
 
 
 @contextmanager
-def _within_this_machine() -> Iterator[None]:
-    """Have Ray do on Linux what it does elsewhere: stay on the loopback interface when it is told to."""
+def _loopback_only() -> Iterator[None]:
+    """Have Ray use the loopback address as this machine's address.
+
+    On macOS and Windows that is its default. On Linux it takes the address that other machines see, and listens there,
+    unless this constant is False.
+    """
     constants: Any = importlib.import_module("ray._private.ray_constants")
     before = constants.ENABLE_RAY_CLUSTER
     constants.ENABLE_RAY_CLUSTER = False
@@ -169,8 +187,8 @@ def _within_this_machine() -> Iterator[None]:
 
 
 @contextmanager
-def _own_signals() -> Iterator[None]:
-    """Ray sets a handler of its own for SIGTERM: ours stays."""
+def _keep_signal_handlers() -> Iterator[None]:
+    """Keep our handler of SIGTERM: `ray.init` installs its own, which would end the run without saving."""
     before = signal.getsignal(signal.SIGTERM)
     try:
         yield
@@ -180,7 +198,7 @@ def _own_signals() -> Iterator[None]:
 
 
 def require_ray() -> Any:
-    """Ray, or one sentence that says how to have it."""
+    """The module `ray`, or an error that says how to install it."""
     try:
         return importlib.import_module("ray")
     except ImportError:

@@ -10,12 +10,12 @@ from remuda.engines.interfaces import TimeSpent
 from remuda.transport.slots import SlotToken
 
 AgentSlice = tuple[int, int, int]
-"""A part of the herd, and which of its agents."""
+"""Index of a part of the herd, and the range first … last-1 of its agents."""
 
 
 @dataclass(frozen=True)
 class TakeFragments:
-    """Learn from these worlds of this slot, in this round."""
+    """To a learner process: take these worlds of this slot, which belong to this round."""
 
     token: SlotToken
     task: Task
@@ -26,16 +26,16 @@ class TakeFragments:
 
 @dataclass(frozen=True)
 class FragmentsTaken:
-    """The slot is not needed here any more."""
+    """From a learner process: it has what it needs of the slot."""
 
     token: SlotToken
     worlds: tuple[int, int]
-    versions: list[int]  # of each slice when it took it
+    versions: list[int]  # of each slice when it took them
 
 
 @dataclass(frozen=True)
 class RoundLearned:
-    """A round is learned; rows are on the board."""
+    """From a learner process: a round is learned, and its rows are published."""
 
     round: int
     metrics: list[dict[str, list[float]]]  # per slice
@@ -49,19 +49,22 @@ class RoundLearned:
 
 @dataclass(frozen=True)
 class SendState:
-    """Send everything the next update depends on."""
+    """To a learner process: send everything the next update depends on."""
 
 
 @dataclass(frozen=True)
 class StateFollows:
-    """It follows, as arrays."""
+    """From a learner process: its state follows, as arrays."""
 
 
 @dataclass(frozen=True)
 class RestoreState:
-    """Become what follows, as arrays, which was so after `saved` rounds, and go on after `rounds`."""
+    """To a learner process: restore the state that follows, as arrays, and go on after `rounds` rounds.
+
+    The state was saved after `saved` rounds. The updates between the two are lost: only the clocks move on.
+    """
 
     saved: int
     rounds: int
-    have: int = 0  # episodes of the next round that are not to be waited for
-    report: bool = False  # somebody waits to hear that the last of these rounds is learned
+    episodes: int = 0  # of the next round that will not be sent again
+    report: bool = False  # send RoundLearned for the last of these rounds: it was never reported

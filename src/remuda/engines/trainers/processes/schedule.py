@@ -1,12 +1,15 @@
-"""How a herd is sliced over learner processes, when they publish, and the log of who learned what when."""
+"""How a herd is split over learner processes, when they publish, and the log of who learned what when."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 from remuda.core.plan import Plan
 from remuda.core.ranges import split_evenly
+from remuda.engines.interfaces import RoundPiece
 from remuda.engines.trainers.processes.messages import AgentSlice
 from remuda.learners.herd import Part
 
@@ -19,27 +22,87 @@ def split(parts: Sequence[Part], learners: int) -> list[list[AgentSlice]]:
     agents = [(index, agent) for index, part in enumerate(parts) if part.learns for agent in range(part.agents)]
     result = []
     for first, last in split_evenly(len(agents), learners):
-        own: list[AgentSlice] = []
+        slices: list[AgentSlice] = []
         for part, agent in agents[first:last]:
-            if own and own[-1][0] == part:
-                own[-1] = (part, own[-1][1], agent + 1)
+            if slices and slices[-1][0] == part:
+                slices[-1] = (part, slices[-1][1], agent + 1)
             else:
-                own.append((part, agent, agent + 1))
-        result.append(own)
+                slices.append((part, agent, agent + 1))
+        result.append(slices)
     return result
 
 
 def batches(plan: Plan, incremental: bool, number: int) -> list[int]:
-    """The updates of a round in the batches after which they are published."""
-    due, size = plan.updates_in(number), plan.publish_interval if incremental else plan.updates_in(number) + 1
+    """The updates of a round in the batches after which they are published: one, unless they are incremental."""
+    due = plan.updates_in(number)
+    size = plan.publish_interval if incremental else due + 1
     return [min(size, due - done) for done in range(0, max(due, 1), size)]
 
 
 def publications(plan: Plan, incremental: bool, rounds: int) -> int:
-    """Versions published by a learner after so many rounds, the first weights not counted."""
+    """Versions that a learner has published after so many rounds, its first weights not counted."""
     return sum(len(batches(plan, incremental, number)) for number in range(1, rounds + 1))
 
 
-def saved_mark(rounds: int) -> str:
-    """The line of a schedule that says everything up to here is in the state of so many rounds."""
+class ScheduleLog:
+    """Writes what a replay needs: which versions played an episode, and which version each slice had when it took it.
+
+    A log that cannot be replayed any more, because a learner process was lost or the log of a resumed run is not
+    there, is deleted.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._path: Path | None = folder / SCHEDULE
+
+    def begin(self, slices: Sequence[Sequence[AgentSlice]]) -> None:
+        """Start the log of a new run."""
+        if self._path is not None:
+            self._path.write_text(json.dumps({"slices": slices}) + "\n", encoding="utf-8")
+
+    def rewind(self, rounds: int) -> None:
+        """Remove what was logged after the state of so many rounds was saved: it will be played and learned again."""
+        if self._path is None:
+            return
+        mark = _saved_mark(rounds)
+        try:
+            lines = self._path.read_text(encoding="utf-8").splitlines(keepends=True)
+        except OSError:
+            lines = []
+        if mark not in lines:
+            self.discard()
+            return
+        last = len(lines) - lines[::-1].index(mark)
+        self._path.write_text("".join(lines[:last]), encoding="utf-8")
+
+    def add(self, piece: RoundPiece, taken_at: Sequence[Sequence[int]]) -> None:
+        """Log a piece that all slices have taken; `taken_at` is the version of each slice, per process."""
+        if self._path is None:
+            return
+        fragments = piece.delivery.fragments
+        versions = [[fragment.versions[turn].tolist() for fragment in fragments] for turn in range(fragments[0].turns)]
+        entry: dict[str, Any] = {
+            "episodes": piece.delivery.task.episodes,
+            "worlds": (piece.worlds.start, piece.worlds.stop),
+            "versions": [(turn, now) for turn, now in enumerate(versions) if turn == 0 or now != versions[turn - 1]],
+            "taken_at": taken_at,
+        }
+        self._append(json.dumps(entry) + "\n")
+
+    def mark_saved(self, rounds: int) -> None:
+        """Log that the state of so many rounds holds everything up to here."""
+        self._append(_saved_mark(rounds))
+
+    def _append(self, line: str) -> None:
+        if self._path is not None:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(line)
+
+    def discard(self) -> None:
+        """Delete the log, and log nothing more."""
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
+            self._path = None
+
+
+def _saved_mark(rounds: int) -> str:
     return json.dumps({"saved": rounds}) + "\n"
