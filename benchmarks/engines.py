@@ -33,7 +33,7 @@ from remuda.rollout.rollout import Rollout
 from remuda.rollout.warm_up import random_bindings
 from remuda.runs.callbacks.tables import Table
 from remuda.runs.run import Run
-from remuda.testing.games import BUSY
+from remuda.testing import BUSY
 
 NETWORK = ("learner=iqn", "layer=16", "frames=1", "device=cpu")
 QUIET = ("pictures=false", "evaluate_episodes=1", "checkpoint_every=1000000")

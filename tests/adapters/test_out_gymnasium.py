@@ -15,7 +15,7 @@ from gymnasium.vector import AutoresetMode
 from remuda.adapters.outbound.gymnasium import WorldEnv, WorldsEnv
 from remuda.core.errors import ConfigError, OrderError, UnknownName
 from remuda.core.game import GameEntry
-from remuda.testing.games import GIFTS, MASKED, RESPAWN
+from remuda.testing import GIFTS, MASKED, RESPAWN
 from remuda_envs import ENVS
 
 WORLDS = 7

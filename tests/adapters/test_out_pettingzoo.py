@@ -20,7 +20,7 @@ from remuda.games.registry import find_game
 from remuda.rollout.config import RolloutConfig
 from remuda.rollout.rollout import Rollout
 from remuda.runs.replay import RecordedActions
-from remuda.testing.games import GIFTS, MASKED, RESPAWN, UNEQUAL
+from remuda.testing import GIFTS, MASKED, RESPAWN, UNEQUAL
 
 with warnings.catch_warnings(action="ignore"):  # about PettingZoo's own games
     from pettingzoo.test import parallel_api_test, parallel_seed_test
@@ -145,7 +145,7 @@ def test_names_and_spaces() -> None:
 
 
 def test_unbounded_integers_have_the_limits_of_their_dtype() -> None:
-    from remuda.testing.games import BROKEN
+    from remuda.testing import BROKEN
 
     space = parallel_env(BROKEN["oneaction"]).observation_space("agent_0")
     limits = np.iinfo(np.int32)

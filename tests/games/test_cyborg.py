@@ -27,7 +27,7 @@ from remuda.games.registry import find_game
 from remuda.learners.herd import assign, bind_policy
 from remuda.runs.evaluation import evaluate
 from remuda.runs.settings import make_plan, spec_of
-from remuda.testing.check import check
+from remuda.testing.game_conformance import check
 
 MISSING = "cage-challenge-2"
 APACHE, SMSS = VERBS.index("DecoyApache"), VERBS.index("DecoySmss")

@@ -24,7 +24,7 @@ from remuda.games.registry import find_game
 from remuda.rollout.config import RolloutConfig
 from remuda.rollout.config import empty_fragments as blank_room
 from remuda.rollout.rollout import Rollout
-from remuda.testing.games import GIFTS, MASKED, RESPAWN, UNEQUAL
+from remuda.testing import GIFTS, MASKED, RESPAWN, UNEQUAL
 from remuda.transport.slots import SlotArray, SlotLayout, SlotOwners, SlotToken
 
 MANNER = RolloutConfig(5, worlds=4)
