@@ -17,7 +17,7 @@ from benchmarks.harness import machine, remuda
 from remuda.core.machine import cores
 from remuda.core.policy import Policy, PolicyBinding, PolicyInput, PolicyOutput
 from remuda.games.cage2.observation import BITS
-from remuda.games.cage2.workflow import distance, distinct_orders, read_order, write_order
+from remuda.games.cage2.workflow import distinct_orders, kendall_distance, read_order, write_order
 from remuda.runs.evaluation import EvaluationSetup, evaluate
 
 SEEDS = 3
@@ -37,7 +37,7 @@ def far_apart(count: int) -> list[str]:
     orders = distinct_orders(True)
     chosen = orders[:1]
     while len(chosen) < count:
-        chosen.append(max(orders, key=lambda order: min(distance(order, other, True) for other in chosen)))
+        chosen.append(max(orders, key=lambda order: min(kendall_distance(order, other, True) for other in chosen)))
     return chosen
 
 

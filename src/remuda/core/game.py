@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from remuda.core.errors import ConfigError
-from remuda.core.rng import Keys
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # both import numba or torch; listing games must not
     from remuda.core.policy import Policy
+    from remuda.core.rng import Keys
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from remuda.engines.context import EngineContext
 from remuda.engines.interfaces import Collectors, Trainers, Update
 from remuda.engines.loop import Loop
 from remuda.engines.table import cannot_run, check_engine, choose_engine, engine_lines, find_engine, resolve_device
-from remuda.games.registry import find_game, name_of, refuse_while_importing
+from remuda.games.registry import factory_name, find_game, refuse_while_importing
 from remuda.learners.herd import assign, parameters, tolerated_lag
 from remuda.rollout.warm_up import warm_up
 from remuda.runs import checkpoint
@@ -68,7 +68,7 @@ def train(
     ends the run by returning False.
     """
     if game is not None:
-        settings["game"] = game if isinstance(game, str) else name_of(game)
+        settings["game"] = game if isinstance(game, str) else factory_name(game)
     return start(settings, out, callback, quiet)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from remuda.core.errors import ConfigError
-from remuda.games.cage2.workflow import ORDERS, distance, distinct_orders
+from remuda.games.cage2.workflow import ORDERS, distinct_orders, kendall_distance
 from remuda.studies.workflows.methods import SearchSpace, best, propose
 from remuda.studies.workflows.options import SearchOptions, TrialResult, WorkflowTrial
 from remuda.studies.workflows.posterior import believe, reported
@@ -49,7 +49,7 @@ def played(own: SearchOptions, field: SearchSpace, world: Callable[[WorkflowTria
 
 def hill(trial: WorkflowTrial) -> TrialResult:
     """The nearer to TARGET the better."""
-    return outcome(trial, -10.0 - 4.0 * distance(trial.workflow, TARGET, True))
+    return outcome(trial, -10.0 - 4.0 * kendall_distance(trial.workflow, TARGET, True))
 
 
 def found(method: str, seed: int, episodes: int = 14_000, side_by_side: int = 1) -> float:
@@ -133,7 +133,7 @@ def test_who_does_not_comply_is_never_reported() -> None:
 
 def test_an_order_that_never_complies_does_not_use_up_the_search() -> None:
     def world(trial: WorkflowTrial) -> TrialResult:
-        stubborn = distance(trial.workflow, TARGET, True) < 2
+        stubborn = kendall_distance(trial.workflow, TARGET, True) < 2
         return outcome(trial, hill(trial).env_return, compliance=0.2 if stubborn else 1.0)
 
     own = options(total_episodes=25_000, trial_episodes=1000)
@@ -151,7 +151,7 @@ def test_belief_is_sure_of_what_was_tried_and_falls_with_distance() -> None:
     assert belief is not None
     places = [ORDERS.index(order) for order in tried]
     assert np.allclose(belief.mean[places], [one.env_return for one in outcomes], atol=4)
-    nearest = np.array([min(distance(order, other, False) for other in tried) for order in ORDERS])
+    nearest = np.array([min(kendall_distance(order, other, False) for other in tried) for order in ORDERS])
     stds = [belief.std[nearest == d].mean() for d in range(4)]
     assert stds == sorted(stds)
     assert stds[0] < stds[-1]
@@ -164,8 +164,8 @@ def test_trials_begin_with_the_nearest_trained_order() -> None:
     for i, one in enumerate(outcomes[1:], 1):
         assert one.trial.parent is not None
         chosen = outcomes[one.trial.parent].trial.workflow
-        assert distance(one.trial.workflow, chosen, False) == min(
-            distance(one.trial.workflow, other.trial.workflow, False) for other in outcomes[:i]
+        assert kendall_distance(one.trial.workflow, chosen, False) == min(
+            kendall_distance(one.trial.workflow, other.trial.workflow, False) for other in outcomes[:i]
         )
 
 

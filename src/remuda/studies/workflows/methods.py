@@ -13,7 +13,7 @@ import numpy as np
 from remuda.core import rng
 from remuda.core.errors import ConfigError
 from remuda.core.rng import Stream
-from remuda.games.cage2.workflow import distance
+from remuda.games.cage2.workflow import kendall_distance
 from remuda.studies.workflows.options import SearchOptions, TrialResult, WorkflowTrial
 from remuda.studies.workflows.posterior import believe, reported
 
@@ -153,7 +153,7 @@ def _from_nearest(
     """A trial that begins with the weights of the nearest order already trained; of equally near ones the last."""
     nearest = min(
         outcomes,
-        key=lambda own: (distance(order, own.trial.workflow, field.foothold_counts), -own.trial.number),
+        key=lambda own: (kendall_distance(order, own.trial.workflow, field.foothold_counts), -own.trial.number),
         default=None,
     )
     return WorkflowTrial(

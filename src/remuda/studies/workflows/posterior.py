@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remuda.core.errors import ConfigError
-from remuda.games.cage2.workflow import pairs
+from remuda.games.cage2.workflow import pair_features
 from remuda.studies.workflows.options import TrialResult
 
 LEAST = 2
@@ -71,4 +71,4 @@ def require_library() -> tuple[Any, Any]:
 
 
 def _points(orders: Sequence[str], foothold_counts: bool) -> NDArray[np.float64]:
-    return np.array([pairs(order, foothold_counts) for order in orders])
+    return np.array([pair_features(order, foothold_counts) for order in orders])

@@ -12,7 +12,7 @@ from remuda.core.errors import ConfigError, RunError, Stopped, UnknownName
 from remuda.core.machine import cores
 from remuda.core.plan import Plan
 from remuda.engines.table import check_engine, choose_engine
-from remuda.games.cage2.game import ALL, DISTINCT
+from remuda.games.cage2.options import ALL, DISTINCT
 from remuda.games.cage2.workflow import ORDERS, distinct_orders
 from remuda.games.registry import refuse_while_importing
 from remuda.runs.settings import make_plan, spec_of
