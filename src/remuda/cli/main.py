@@ -488,7 +488,7 @@ def _conclude_search(found: Search, as_json: bool) -> None:
         )  # fmt: skip
     if found.ranking:
         Console().print(table)
-    if found.books.finished:
+    if found.state.finished:
         print(f"chosen: {found.chosen.workflow}" if found.chosen else "none was chosen, since none passed")
         print(f"look at {found.folder / 'search.html'}")
 
