@@ -40,33 +40,33 @@ def command(settings: dict[str, Any], engines: str, workers: int, seconds: float
     return shlex.join(["remuda", "compare", str(settings["game"]), *words, *flags])
 
 
-def check(shown: Comparison) -> None:
+def check(comparison: Comparison) -> None:
     """Print what was predicted for this machine beside what was measured on it."""
-    guesses = {(one.engine, one.workers): one.episodes_per_s for one in shown.foreseen}
+    predictions = {(one.engine, one.workers): one.episodes_per_s for one in comparison.predictions_here}
     print("predicted for this machine, over measured:")
-    for own in shown.figures:
-        if not own.trials:
+    for one in comparison.measurements:
+        if not one.trials:
             continue
-        guess, (low, high) = guesses[own.variant.engine, own.variant.workers], own.spread
-        low, high = min(low, (1 - TOLERANCE) * own.rate), max(high, (1 + TOLERANCE) * own.rate)
-        said = "within" if low <= guess <= high else "OUTSIDE"
-        print(f"  {own.variant.name:20s} {guess:9.2f} over {own.rate:9.2f}: {guess / own.rate:.2f}, {said}")
+        predicted, (low, high) = predictions[one.variant.engine, one.variant.workers], one.spread
+        low, high = min(low, (1 - TOLERANCE) * one.rate), max(high, (1 + TOLERANCE) * one.rate)
+        verdict = "within" if low <= predicted <= high else "OUTSIDE"
+        print(f"  {one.variant.name:20s} {predicted:9.2f} over {one.rate:9.2f}: {predicted / one.rate:.2f}, {verdict}")
 
 
 def main() -> None:
     """Print the tables and write the pages."""
     console = Console(width=220)
     for name, (settings, engines, workers, seconds, repeats) in PLANS.items():
-        shown = compare(
+        comparison = compare(
             settings, engines, (workers,), seconds, repeats, True, CORES,
             command(settings, engines, workers, seconds, repeats),
             lambda text: print(text, file=sys.stderr, flush=True),
         )  # fmt: skip
-        print(f"\n{shown.command}\n{shown.machine}")
-        for table in tables(shown):
+        print(f"\n{comparison.command}\n{comparison.machine}")
+        for table in tables(comparison):
             console.print(table)
-        print(f"ideal machine: {shown.ideal or 0:,.1f} episodes/s")
-        check(shown)
+        print(f"ideal machine: {comparison.ideal or 0:,.1f} episodes/s")
+        check(comparison)
         path = Path(f"compare-{name}.html")
-        path.write_text(html(shown), encoding="utf-8")
+        path.write_text(html(comparison), encoding="utf-8")
         print(f"look at {path}", flush=True)

@@ -220,7 +220,7 @@ def compare(
     if json_file is not None:
         json_file.write_text(to_json(page.as_json(shown), indent=1), encoding="utf-8")
     print(f"look at {html}")
-    if not shown.advice:
+    if not shown.recommendations:
         raise ConfigError("no engine could run this plan; the table says why")
 
 
