@@ -1,7 +1,7 @@
-"""`remuda compare` on both games and on one with slow, uneven turns; and its predictions against what was measured.
+"""`remuda compare` on both games and on a game with slow, uneven turns; and how good its predictions are.
 
-A prediction for this machine should lie within the spread of the measurements or within 20 % of their median,
-whichever is wider. The pages are written to the working directory.
+A prediction for this machine should lie within the spread of the measurements or within 20 % of their median, whichever
+is wider. The pages are written to the working directory.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ PLANS: dict[str, tuple[dict[str, Any], str, int, float, int]] = {
     "treasurehunt": ({"game": "treasurehunt", "agents": 4}, "all", 2, 6.0, 3),
     "cage2": ({"game": "cage2", "learner": "ppo", "worlds": 100}, "all", 2, 6.0, 3),
     "slow-turns-100": (SLEEPS, "sequential,vectorized,threads,sync,executor,actor-learner", 100, 8.0, 2),
-    "slow-turns-16": (SLEEPS, "sequential,executor,ray", 16, 8.0, 2),  # 100 actors of Ray take 21 GiB
+    "slow-turns-16": (SLEEPS, "sequential,executor,ray", 16, 8.0, 2),  # 100 Ray actors take 21 GiB
 }
 
 
 def command(settings: dict[str, Any], engines: str, workers: int, seconds: float, repeats: int) -> str:
-    """The same as a person would write it."""
+    """The command that gives the same comparison."""
     words = [f"{name}={value}" for name, value in settings.items() if name != "game"]
     flags = ["--engines", engines, "--n-workers", str(workers), "--seconds", str(seconds), "--repeats", str(repeats)]
     flags += ["--ideal", "--cores", ",".join(map(str, CORES))]
@@ -41,7 +41,7 @@ def command(settings: dict[str, Any], engines: str, workers: int, seconds: float
 
 
 def check(comparison: Comparison) -> None:
-    """Print what was predicted for this machine beside what was measured on it."""
+    """Print the predictions for this machine next to the measurements."""
     predictions = {(one.engine, one.workers): one.episodes_per_s for one in comparison.predictions_here}
     print("predicted for this machine, over measured:")
     for one in comparison.measurements:
