@@ -68,7 +68,7 @@ def between(table: Table, first: int, last: int) -> tuple[slice, float]:
 
 
 def slow_turns(firsts: list[float], episodes: int, first: int, last: int, *words: str) -> Callable[[], float]:
-    """Turns of mean length per second, each time with another seed; `firsts` collects when first rounds were learned."""
+    """Turns of mean length per second, each time with another seed; `firsts` collects the times of first rounds."""
 
     def measure() -> float:
         plan = (f"worlds={WORLDS}", f"n_workers={WORLDS}", f"turns={TURNS}", f"mean_ms={MEAN_MS}")
