@@ -119,7 +119,7 @@ def test_it_keeps_every_promise(options: dict[str, Any]) -> None:
 
 
 def test_agents_observe_the_actions_before_theirs() -> None:
-    """Whatever the plan says about parallel actions."""
+    """With parallel actions and without."""
     fragments = []
     for parallel in (True, False):
         game = make()

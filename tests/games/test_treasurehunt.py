@@ -206,8 +206,8 @@ def test_spawning_is_distributed_as_one_draw_per_empty_cell(probability: float) 
 def test_the_three_items_are_equally_likely_wherever_they_appear() -> None:
     """Also next to another item: the kind does not depend on the distance to the last one."""
     inside = spawned(0.2, 500)[:, 1:-1, 1:-1]
-    beside = inside[:, :, 1:][inside[:, :, :-1] > WALL]
-    for planes in (inside, beside):
+    after_another = inside[:, :, 1:][inside[:, :, :-1] > WALL]
+    for planes in (inside, after_another):
         counts = np.array([(planes == kind).sum() for kind in (GEM, BONE, FOOD)])
         third = counts.sum() / 3
         assert third > 2000

@@ -68,7 +68,7 @@ class TreasurehuntOptions(Options):
             if getattr(self, name) == []:
                 raise ConfigError(f"{name} is an empty list: give one value, or one per world")
             if np.abs(getattr(self, name)).max() > np.finfo(np.float32).max:
-                raise ConfigError(f"{name}={getattr(self, name)} is too large: rewards are single-precision numbers")
+                raise ConfigError(f"{name}={getattr(self, name)} is too large: rewards have single precision")
         chances = self.spawn if isinstance(self.spawn, list) else [self.spawn]
         if not all(0.0 <= p <= 1.0 for p in chances):
             raise ConfigError(f"spawn={self.spawn} is not a probability: give a number from 0 to 1")

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from remuda.core import yamlfile as config
 from remuda.core.errors import ConfigError
 from remuda.core.plan import ParallelSwitches, Plan
-from remuda.core.yamlfile import MAX_BYTES, read_assignments, read_yaml, write_yaml
+from remuda.core.yamlfile import MOST_BYTES, read_assignments, read_yaml, write_yaml
 from remuda.games.cage2.options import Cage2Options
 from remuda.games.treasurehunt import TreasurehuntOptions
 from remuda.learners.iqn.options import IQNOptions
@@ -165,7 +165,7 @@ BOMBS: dict[str, Callable[[], str]] = {
     "deep": lambda: "a: " + deep(1500),
     "deep, in blocks": lambda: "\n".join(" " * n + "a:" for n in range(2000)),
     "not quite too deep to be read": lambda: "options: " + "{a: " * 60 + "1" + "}" * 60,
-    "many bytes": lambda: "#" * (MAX_BYTES + 1),
+    "many bytes": lambda: "#" * (MOST_BYTES + 1),
     "a long number": lambda: "a: " + "9" * 100_000,
     "a long hexadecimal number": lambda: "a: 0x" + "9" * 100_000,
     "a long number to base 60": lambda: "a: " + "1:" * 100_000 + "1",

@@ -33,7 +33,7 @@ class FlatSpace:
     def __init__(self, space: Any, who: str) -> None:
         self.masked = isinstance(space, spaces.Dict) and MASK in space.spaces
         self._rest: spaces.Space[Any] = space
-        self._only: str | None = None  # the only entry beside the mask, if there is one
+        self._only: str | None = None  # the only entry apart from the mask, if there is one
         if self.masked:
             others = {name: part for name, part in space.spaces.items() if name != MASK}
             self._only = next(iter(others)) if len(others) == 1 else None

@@ -15,19 +15,9 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from remuda.adapters.outbound.stepper import (
-    FPS,
-    RENDER_MODES,
-    GameStepper,
-    StepResult,
-    check_render_mode,
-    observation_at,
-    observation_space,
-)
+from remuda.adapters.outbound.stepper import METADATA, GameStepper, StepResult, observation_at, observation_space
 from remuda.core.errors import ConfigError, OrderError
 from remuda.core.game import GameEntry, Group
-
-METADATA: dict[str, Any] = {"render_modes": list(RENDER_MODES), "render_fps": FPS}
 
 
 class WorldEnv(gymnasium.Env[Any, Any]):
@@ -36,10 +26,10 @@ class WorldEnv(gymnasium.Env[Any, Any]):
     metadata = METADATA
 
     def __init__(self, game: str | GameEntry, render_mode: str | None = None, **options: Any) -> None:
-        self._stepper = GameStepper(game, options, worlds=1)
+        self._stepper = GameStepper(game, options, render_mode=render_mode)
         self.game = self._stepper.game
         self._group = single_agent_group(self._stepper)
-        self.render_mode = check_render_mode(render_mode)
+        self.render_mode = render_mode
         self.observation_space = observation_space(self._group)
         self.action_space = spaces.Discrete(self._group.actions)
         self._episode_runs = False
@@ -66,7 +56,7 @@ class WorldEnv(gymnasium.Env[Any, Any]):
 
     def render(self) -> Any:
         """A picture (rgb_array) or text (ansi)."""
-        return self._stepper.render(self.render_mode)
+        return self._stepper.render()
 
     def _info(self, result: StepResult) -> dict[str, Any]:
         return dict(zip(self._group.metrics, result.metrics[0, 0].tolist(), strict=True))
@@ -82,12 +72,12 @@ class WorldsEnv(VectorEnv[Any, Any, Any]):
     def __init__(
         self, game: str | GameEntry, num_envs: int = 1, render_mode: str | None = None, **options: Any
     ) -> None:
-        self._stepper = GameStepper(game, options, num_envs)
+        self._stepper = GameStepper(game, options, num_envs, render_mode)
         self.game = self._stepper.game
         self._group = single_agent_group(self._stepper)
         self.metadata = {**METADATA, "autoreset_mode": AutoresetMode.NEXT_STEP}
         self.num_envs = num_envs
-        self.render_mode = check_render_mode(render_mode)
+        self.render_mode = render_mode
         self.single_observation_space = observation_space(self._group)
         self.single_action_space = spaces.Discrete(self._group.actions)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
@@ -132,7 +122,7 @@ class WorldsEnv(VectorEnv[Any, Any, Any]):
         """A picture of each world."""
         if self.render_mode is None:
             return None
-        return tuple(self._stepper.render(self.render_mode, world) for world in range(self.num_envs))
+        return tuple(self._stepper.render(world) for world in range(self.num_envs))
 
     def _infos(self, result: StepResult) -> dict[str, Any]:
         everywhere = np.ones(self.num_envs, np.bool_)

@@ -15,15 +15,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from pettingzoo import ParallelEnv
 
-from remuda.adapters.outbound.stepper import (
-    FPS,
-    RENDER_MODES,
-    GameStepper,
-    StepResult,
-    check_render_mode,
-    observation_at,
-    observation_space,
-)
+from remuda.adapters.outbound.stepper import METADATA, GameStepper, StepResult, observation_at, observation_space
 from remuda.core.errors import ConfigError, OrderError
 from remuda.core.game import GameEntry, GameSpec
 
@@ -34,11 +26,11 @@ class HerdEnv(ParallelEnv[str, Any, int]):  # type: ignore[misc]  # PettingZoo h
     """One world of a game. `infos` have the game's metrics of the episode so far."""
 
     def __init__(self, game: str | GameEntry, render_mode: str | None = None, **options: Any) -> None:
-        self._stepper = GameStepper(game, options, worlds=1)
+        self._stepper = GameStepper(game, options, render_mode=render_mode)
         self.game = self._stepper.game
         spec = self.game.spec
-        self.render_mode = check_render_mode(render_mode)
-        self.metadata = {"name": f"{spec.name}_v0", "render_modes": list(RENDER_MODES), "render_fps": FPS}
+        self.render_mode = render_mode
+        self.metadata = {**METADATA, "name": f"{spec.name}_v0"}
         self._indices = agent_indices(spec)
         self.possible_agents = list(self._indices)
         self.agents: list[str] = []
@@ -81,7 +73,7 @@ class HerdEnv(ParallelEnv[str, Any, int]):  # type: ignore[misc]  # PettingZoo h
 
     def render(self) -> Any:
         """A picture (rgb_array) or text (ansi)."""
-        return self._stepper.render(self.render_mode)
+        return self._stepper.render()
 
     def close(self) -> None:
         """Do nothing: there is nothing to close."""

@@ -23,7 +23,7 @@ from remuda.games.registry import find_game
 
 OBSERVATION = "observation"
 RENDER_MODES = ("rgb_array", "ansi")
-FPS = 10
+METADATA: dict[str, Any] = {"render_modes": list(RENDER_MODES), "render_fps": 10}
 
 
 @dataclass(frozen=True)
@@ -45,10 +45,15 @@ class GameStepper:
     was given that seed.
     """
 
-    def __init__(self, game: str | GameEntry, options: Mapping[str, Any], worlds: int) -> None:
+    def __init__(
+        self, game: str | GameEntry, options: Mapping[str, Any], worlds: int = 1, render_mode: str | None = None
+    ) -> None:
+        if render_mode is not None and render_mode not in RENDER_MODES:
+            raise UnknownName("render_mode", render_mode, RENDER_MODES)
         entry = find_game(game) if isinstance(game, str) else game
         self.game = make_game(entry, options, range(worlds))
         self.groups = self.game.spec.groups
+        self.render_mode = render_mode
         if self.game.spec.in_turn and self.game.spec.agents > 1:
             raise ConfigError(
                 f"in {self.game.spec.name} agents act one after another: it cannot take the actions of all at once"
@@ -106,11 +111,11 @@ class GameStepper:
             mask = allowed.astype(np.int8)
         return StepResult(obs, mask, rewards, terminated, truncated, signals.metrics.copy())
 
-    def render(self, mode: str | None, world: int = 0) -> Any:
-        """One world in one of RENDER_MODES."""
-        if mode is None:
+    def render(self, world: int = 0) -> Any:
+        """One world as a picture (rgb_array) or as text (ansi); None without a render mode."""
+        if self.render_mode is None:
             return None
-        return self.game.text(world) if mode == "ansi" else self.game.render(world)
+        return self.game.text(world) if self.render_mode == "ansi" else self.game.render(world)
 
 
 def observation_space(group: Group) -> spaces.Space[Any]:
@@ -132,13 +137,6 @@ def observation_at(result: StepResult, index: Any) -> Any:
     """The observation at an index of `obs`, e.g. (world, agent), together with its mask if there is one."""
     obs = result.obs[index]
     return obs if result.mask is None else {OBSERVATION: obs, MASK: result.mask[index]}
-
-
-def check_render_mode(mode: str | None) -> str | None:
-    """The mode, if it is one of RENDER_MODES or None."""
-    if mode is not None and mode not in RENDER_MODES:
-        raise UnknownName("render_mode", mode, RENDER_MODES)
-    return mode
 
 
 def _to_64_bits(seed: int) -> int:

@@ -111,13 +111,13 @@ LISTENERS = {
 
 
 class Exploit(NamedTuple):
-    """An exploit: red tries it if it remembers its port (and one of `beside`), and prefers larger weights."""
+    """An exploit: red tries it if it remembers its port (and one of `also_needs`), and prefers larger weights."""
 
     name: str
     port: int
     service: str
     weight: float
-    beside: tuple[int, ...] = ()
+    also_needs: tuple[int, ...] = ()
 
 
 EXPLOITS = (  # numbered from 1; 0 is "no option"
@@ -126,7 +126,7 @@ EXPLOITS = (  # numbered from 1; 0 is "no option"
     Exploit("HTTPRFI", 80, "web", 3.0),
     Exploit("HTTPSRFI", 443, "web", 4.0),
     Exploit("SSHBruteForce", 22, "ssh", 0.1),
-    Exploit("SQLInjection", 3390, "mysql", 5.0, beside=(80, 443)),
+    Exploit("SQLInjection", 3390, "mysql", 5.0, also_needs=(80, 443)),
     Exploit("HarakaRCE", 25, "smtp", 6.0),
     Exploit("FTPDirectoryTraversal", 21, "femitter", 7.0),
 )
@@ -202,7 +202,7 @@ def _options(remembered: int) -> tuple[int, int]:
     tried = [
         (exploit.weight, number)
         for number, exploit in enumerate(EXPLOITS, 1)
-        if remembered & _bits((exploit.port,)) and (not exploit.beside or remembered & _bits(exploit.beside))
+        if remembered & _bits((exploit.port,)) and (not exploit.also_needs or remembered & _bits(exploit.also_needs))
     ]
     return sum(1 << number for _, number in tried), max(tried, default=(0.0, NO_EXPLOIT))[1]
 

@@ -55,7 +55,7 @@ STATE = np.dtype(
             ("scanned", np.uint8, N_HOSTS),  # whether it remembers any scan
             # What blue sees.
             ("compromised", np.uint8, N_HOSTS),  # CLEAN, UNSURE, USER_LEVEL, PRIVILEGED
-            ("activity", np.uint8, N_HOSTS),  # QUIET, SCANNED, ATTACKED, SCREENED (a scan beside a new decoy)
+            ("activity", np.uint8, N_HOSTS),  # QUIET, SCANNED, ATTACKED, SCREENED (a scan of a host with a new decoy)
             # Events of this step, which the monitor turns into blue's table when the step ends.
             ("event_records", np.uint16, N_HOSTS),
             ("event_ports", np.uint16, N_HOSTS),  # distinct local ports, as bits

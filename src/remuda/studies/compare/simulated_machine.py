@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 
 MAX_EVENTS = 400_000
-"""A simulation ends after so many steps of time, whatever happens."""
+"""A simulation ends after at most so many steps of time."""
 
 
 @dataclass(frozen=True)
