@@ -1,1 +1,1 @@
-"""One command per published claim, each a ratio of two things measured in the same run."""
+"""Benchmarks: one command per published claim. A claim is a ratio of two things measured in the same run."""

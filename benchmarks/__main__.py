@@ -1,4 +1,4 @@
-"""`python -m benchmarks [NAME…]`: run all benchmarks but the soak, or those named."""
+"""`python -m benchmarks [NAME…]`: runs the named benchmarks, or all but the soak test."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ NAMES = (
     "comparison", "peers", "rivals", "learning", "two_cores_learning", "cage2_learning", "workflows",
     "workflow_search",
 )  # fmt: skip
-ALONE = ("soak",)
-"""An hour each: only when named."""
+ONLY_BY_NAME = ("soak",)
+"""These take an hour each and run only when named."""
 
 
 def main() -> None:
     """Run the benchmarks in order."""
     names = sys.argv[1:] or NAMES
     for name in names:
-        if name not in NAMES + ALONE:
-            sys.exit(f"unknown benchmark {name!r}: valid: {', '.join(NAMES + ALONE)}")
+        if name not in NAMES + ONLY_BY_NAME:
+            sys.exit(f"unknown benchmark {name!r}: valid: {', '.join(NAMES + ONLY_BY_NAME)}")
         import_module(f"benchmarks.{name}").main()
 
 

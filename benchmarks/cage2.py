@@ -1,4 +1,4 @@
-"""CAGE 2 with observations and random actions, no networks: one core in processor time."""
+"""CAGE 2 with observations and random actions, without networks, on one core."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from remuda.games.registry import find_game
 STEPS = 100
 PROMISED = 500_000
 ORIGINAL = 456  # steps/s of the original simulator, one core of the same machine when idle
-APPROXIMATE = 97_000  # the most that MiniCAGE reached there, at 1,000 worlds
+APPROXIMATE = 97_000  # the highest rate of MiniCAGE there, with 1,000 worlds
 
 
 def measure(worlds: int, seconds: float, **options: object) -> float:
-    """Steps per second of processor time, resets included, an observation written for every step."""
+    """Steps per second of processor time; includes resets and an observation for every step."""
     game = make_game(find_game("cage2"), {"steps": STEPS, **options}, range(worlds))
-    seen = np.zeros((worlds, 1, *game.spec.groups[0].obs_shape), np.uint8)
+    obs = np.zeros((worlds, 1, *game.spec.groups[0].obs_shape), np.uint8)
     keys = rng.keys(rng.key(0, Stream.CHECK), np.arange(worlds))
     actions = (rng.uniforms(keys, STEPS) * game.spec.groups[0].actions).astype(np.int64)
     by_turn = np.ascontiguousarray(actions.T)[:, :, None]  # (turns, worlds, agents)
-    everyone = np.arange(worlds)
+    all_worlds = np.arange(worlds)
     episode = 0
 
     def play() -> int:
         nonlocal episode
         episode += 1
-        game.reset(everyone, rng.keys(keys, episode))
+        game.reset(all_worlds, rng.keys(keys, episode))
         for turn in range(STEPS):
             game.begin()
-            game.observe(0, 0, 1, seen)
+            game.observe(0, 0, 1, obs)
             game.act(0, 0, 1, by_turn[turn])
             game.end()
         return worlds * STEPS
@@ -54,8 +54,8 @@ def main() -> None:
             "the original (a constant, not measured now)": lambda: float(ORIGINAL),
         },
         [
-            Claim("b_line over what is promised", "1,000 worlds, b_line", "promised (a constant)", 1.0),
-            Claim("meander over what is promised", "1,000 worlds, meander", "promised (a constant)", 1.0),
+            Claim("b_line over the promised rate", "1,000 worlds, b_line", "promised (a constant)", 1.0),
+            Claim("meander over the promised rate", "1,000 worlds, meander", "promised (a constant)", 1.0),
             Claim("1,000 worlds over one", "1,000 worlds, b_line", "1 world, b_line"),
         ],
         "steps/s",

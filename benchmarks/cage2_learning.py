@@ -1,8 +1,8 @@
-"""Learning CAGE 2: PPO against each red agent under both rule sets, and one policy against all of them.
+"""Learning CAGE 2: PPO against each red agent with both rule sets, and one policy against all red agents.
 
 Published with the challenge (100 steps, rules before two late fixes): a baseline PPO -30.2 (B-line) and
 -22.2 (Meander); the best three -11.4 to -13.8 and -16.6 to -19.4. A later study logged -18.0 and -18.2
-after 100,000 episodes. `python -m benchmarks cage2_learning` repeats the runs; each stays far below half
+after 100,000 episodes. `python -m benchmarks cage2_learning` repeats the runs; each takes far less than half
 an hour of processor time.
 """
 
@@ -33,7 +33,7 @@ GAMES = {
 
 
 def learn(title: str, seed: int, folder: Path) -> tuple[str, float, float, float]:
-    """Train one seed and test it greedily: title, mean, half its 95 % interval, processor seconds."""
+    """Train one seed and evaluate it greedily: title, mean, half of the 95 % interval, processor seconds."""
     out = str(folder / f"{title}-{seed}".replace(" ", "").replace(",", "-"))
     trained = remuda("train", "cage2", *GAMES[title], *SETTINGS, "--seed", str(seed), "--out", out)
     scores = remuda("evaluate", out, "--episodes", str(TESTED), "seed=1000", "n_workers=1")

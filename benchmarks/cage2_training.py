@@ -1,4 +1,4 @@
-"""CAGE 2 with a policy: collecting on either engine, and the whole training of the preset `workflow_rl`."""
+"""CAGE 2 with a policy: collecting on two engines, and the whole training of the preset `workflow_rl`."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ def collecting(worlds: int, one_by_one: bool) -> Callable[[], float]:
     rows = policy.rows.copy()
     rows[:, : policy.layout.size] = policy.layout.initial_rows(init_keys(0, np.arange(1)))
     policy.load(rows, 0)
-    player = Rollout(game, [PolicyBinding(0, 0, 1, policy)], RolloutConfig(0, worlds, one_by_one=one_by_one))
+    rollout = Rollout(game, [PolicyBinding(0, 0, 1, policy)], RolloutConfig(0, worlds, one_by_one=one_by_one))
 
     def work() -> int:
-        player.start(Task(tuple(range(worlds))))
-        player.play(player.empty_fragments())
+        rollout.start(Task(tuple(range(worlds))))
+        rollout.play(rollout.empty_fragments())
         return worlds * STEPS
 
     return lambda: rate(work, 0.5)
 
 
 def train(*words: str) -> None:
-    """Train the preset in a process of its own and print where the time went."""
+    """Train the preset in its own process and print where the time went."""
     settings = ("preset=workflow_rl", "pictures=false", f"checkpoint_every={EPISODES}", "evaluate_episodes=100", *words)
     with tempfile.TemporaryDirectory() as folder:
         result = remuda("train", *settings, "--total-episodes", str(EPISODES), "--out", f"{folder}/run")
-    seconds = {side: own["cpu"] for side, own in result["seconds"].items()}
+    seconds = {side: spent["cpu"] for side, spent in result["seconds"].items()}
     ideal = sum(seconds.values()) / cores()
     print(f"\nCAGE 2, preset workflow_rl {' '.join(words)}, {EPISODES:,} episodes on {cores()} cores\n  {machine()}")
     print(f"  wall {result['wall_s']:.0f} s, {result['episodes_per_s']:.0f} episodes/s (wanted under 300 s)")

@@ -1,4 +1,4 @@
-"""Collecting: how much of the rate of bare forward passes is left once games are played with them."""
+"""Collecting: its rate as a share of the rate of the forward passes alone."""
 
 from __future__ import annotations
 
@@ -38,22 +38,22 @@ def policy_for(agents: int) -> IQNPolicy:
 
 
 def collecting(agents: int, worlds: int, one_by_one: bool = False) -> Callable[[], int]:
-    """Whole episodes on one thread."""
+    """Collects whole episodes on one thread."""
     game = make_game(find_game("treasurehunt"), {"agents": agents}, range(worlds))
-    player = Rollout(
+    rollout = Rollout(
         game, [PolicyBinding(0, 0, agents, policy_for(agents))], RolloutConfig(0, worlds, one_by_one=one_by_one)
     )
 
     def work() -> int:
-        player.start(Task(tuple(range(worlds))))
-        player.play(player.empty_fragments())
+        rollout.start(Task(tuple(range(worlds))))
+        rollout.play(rollout.empty_fragments())
         return agents * worlds * TURNS
 
     return work
 
 
 def bare_stacked(agents: int, worlds: int) -> Callable[[], int]:
-    """The stacked forward passes of an episode alone, in the same chunks."""
+    """Only the stacked forward passes of an episode, in the same chunks."""
     policy = policy_for(agents)
     x = torch.rand(agents, worlds, policy.network.inputs)
     ranges = list(chunks(agents, policy.network.acting_bytes(worlds)))
@@ -69,7 +69,7 @@ def bare_stacked(agents: int, worlds: int) -> Callable[[], int]:
 
 
 def bare_single(agents: int) -> Callable[[], int]:
-    """One world: compiled steps, and one forward pass per agent and turn, nothing else."""
+    """One world: only compiled steps, and one forward pass per agent and turn."""
     policy = policy_for(agents)
     game = make_game(find_game("treasurehunt"), {"agents": agents}, [0])
     x = torch.rand(agents, 4, policy.network.inputs)
@@ -113,7 +113,7 @@ def on_all_cores(agents: int, worlds: int) -> Callable[[], int]:
 
 
 def measure(work: Callable[[], int]) -> Callable[[], float]:
-    """Its rate in processor time."""
+    """The rate of `work` in processor time."""
     return lambda: rate(work, SECONDS)
 
 

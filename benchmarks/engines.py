@@ -1,17 +1,16 @@
-"""Engines on games whose turns cost real time, asleep or on the processor: how much of it is not lost to waiting.
+"""Engines on games whose turns cost real time, asleep or on the processor: what share of the ideal rate they reach.
 
-Every run is a process of its own. Its rate comes from its metrics, from one round learned to another,
-playing, learning and book-keeping included. Left out is the beginning (workers start, load what is
-compiled and play their first episodes in step) and, where engines run free, the end: once the last episodes
-are handed out, workers run out of them one by one. Free engines are measured from 4 episodes per worker on
-average to 2 before the end, which is when the last ones are handed out: a whole number of episodes per worker,
-since they come in waves. Engines that wait by round are measured over whole rounds, their waiting included,
-since that is how they work.
+Every run is its own process. Its rate is computed from its metrics, between two learned rounds; it includes playing,
+learning and recording. The beginning is left out, in which workers start, load compiled code and play their first
+episodes at the same pace. For engines that run free the end is left out too: after the last task is sent, workers run
+out of work one by one. Free engines are measured from 4 episodes per worker on average to 2 before the end, which is
+when the last tasks are sent. That is a whole number of episodes per worker, since episodes end in waves. Engines that
+wait by round are measured over whole rounds, including their waiting.
 
-Asleep, turns count by the length they were drawn with, in units of the mean: so neither luck in the draw nor
-that short episodes come first can pass for speed. If nobody ever waited the rate would be worlds / mean.
-(Simulated with 100 workers that never wait: this way of measuring gives 1.000 of that, sd 0.02, whether they
-start together or within 10 s; with 10 workers the sd is 0.05, so small trials prove nothing.)
+A sleeping turn counts by the length drawn for it, in units of the mean. So a lucky draw, or short episodes that finish
+first, do not count as speed. If no worker ever waited, the rate would be worlds / mean. (In a simulation of 100 workers
+that never wait this measure gives 1.000 of that rate, sd 0.02, whether they start together or within 10 s. With 10
+workers the sd is 0.05, so small trials prove nothing.)
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from remuda.rollout.rollout import Rollout
 from remuda.rollout.warm_up import random_bindings
 from remuda.runs.callbacks.tables import Table
 from remuda.runs.run import Run
-from remuda.testing.games import BUSY
+from remuda.testing import BUSY
 
 NETWORK = ("learner=iqn", "layer=16", "frames=1", "device=cpu")
 QUIET = ("pictures=false", "evaluate_episodes=1", "checkpoint_every=1000000")
@@ -41,7 +40,7 @@ QUIET = ("pictures=false", "evaluate_episodes=1", "checkpoint_every=1000000")
 WORLDS = 100
 MEAN_MS = 100.0
 TURNS = 20
-ROUND = 20  # episodes, where engines run free; by round it is all worlds, or workers would have nothing to do
+ROUND = 20  # episodes, for engines that run free; the others have all worlds in a round, so that every worker has work
 FREE_EPISODES = 10 * WORLDS
 SETTLED = 4  # episodes per worker after which engines that run free are measured
 ROUNDS = 3  # of engines that wait by round; the first is not measured
@@ -56,20 +55,20 @@ BUSY_REPEATS = 5
 
 
 def train(*words: str) -> Table:
-    """Train in a process of its own; returns its metrics."""
+    """Train in its own process; returns the metrics."""
     with tempfile.TemporaryDirectory() as folder:
         remuda("train", *words, *NETWORK, *QUIET, "--out", f"{folder}/run")
         return Run(f"{folder}/run").metrics
 
 
 def between(table: Table, first: int, last: int) -> tuple[slice, float]:
-    """The rounds learned after `first` episodes and up to `last`, and the seconds from the one to the other."""
+    """The rounds learned after `first` episodes and up to `last`, and the seconds between."""
     begin, end = np.searchsorted(table["episodes"], [first, last])
     return slice(begin + 1, end + 1), table["wall_s"][end] - table["wall_s"][begin]
 
 
-def asleep(firsts: list[float], episodes: int, first: int, last: int, *words: str) -> Callable[[], float]:
-    """Turns of mean length per second, every time with another seed; notes when the first round was learned."""
+def slow_turns(firsts: list[float], episodes: int, first: int, last: int, *words: str) -> Callable[[], float]:
+    """Turns of mean length per second, each time with another seed; `firsts` collects the times of first rounds."""
 
     def measure() -> float:
         plan = (f"worlds={WORLDS}", f"n_workers={WORLDS}", f"turns={TURNS}", f"mean_ms={MEAN_MS}")
@@ -83,8 +82,8 @@ def asleep(firsts: list[float], episodes: int, first: int, last: int, *words: st
     return measure
 
 
-def compare_asleep() -> None:
-    """Four figures side by side, and what would be ideal."""
+def compare_slow() -> None:
+    """Compare four engines with the ideal rate."""
     ideal = WORLDS * 1000 / MEAN_MS
     firsts: dict[str, list[float]] = {name: [] for name in ("executor", "actor-learner", "sync, wait_for 0.5", "sync")}
     free = (FREE_EPISODES, SETTLED * WORLDS, FREE_EPISODES - TASKS_PER_WORKER * WORLDS)
@@ -93,16 +92,16 @@ def compare_asleep() -> None:
     compare(
         f"Turns of {MEAN_MS:.0f} ms on average, asleep, now and then 500 ms; {WORLDS} worlds, {WORLDS} workers",
         {
-            "executor": asleep(firsts["executor"], *free, "engine=executor", update),
-            "actor-learner": asleep(firsts["actor-learner"], *free, "engine=actor-learner", update),
-            "sync, wait_for 0.5": asleep(firsts["sync, wait_for 0.5"], *waiting, "engine=sync", "wait_for=0.5"),
-            "sync": asleep(firsts["sync"], *waiting, "engine=sync"),
-            "ideal: nobody ever waits (a constant)": lambda: ideal,
+            "executor": slow_turns(firsts["executor"], *free, "engine=executor", update),
+            "actor-learner": slow_turns(firsts["actor-learner"], *free, "engine=actor-learner", update),
+            "sync, wait_for 0.5": slow_turns(firsts["sync, wait_for 0.5"], *waiting, "engine=sync", "wait_for=0.5"),
+            "sync": slow_turns(firsts["sync"], *waiting, "engine=sync"),
+            "ideal: no worker ever waits (a constant)": lambda: ideal,
         },
         [
-            Claim("executor over ideal", "executor", "ideal: nobody ever waits (a constant)", 0.9),
-            Claim("actor-learner over ideal", "actor-learner", "ideal: nobody ever waits (a constant)", 0.9),
-            Claim("sync over ideal", "sync", "ideal: nobody ever waits (a constant)"),
+            Claim("executor over ideal", "executor", "ideal: no worker ever waits (a constant)", 0.9),
+            Claim("actor-learner over ideal", "actor-learner", "ideal: no worker ever waits (a constant)", 0.9),
+            Claim("sync over ideal", "sync", "ideal: no worker ever waits (a constant)"),
             Claim("sync, wait_for 0.5, over sync", "sync, wait_for 0.5", "sync"),
         ],
         "turns/s",
@@ -116,19 +115,19 @@ def compare_asleep() -> None:
 
 
 def play_bare(seconds: float) -> float:
-    """Turns per second of random play, and nothing else."""
+    """Turns per second of random play alone."""
     game = make_game(BUSY, {"work": WORK, "turns": BUSY_TURNS}, [0])
-    player = Rollout(game, random_bindings(game), RolloutConfig(0, 1))
+    rollout = Rollout(game, random_bindings(game), RolloutConfig(0, 1))
     began, episodes = time.perf_counter(), 0
     while time.perf_counter() - began < seconds:
-        player.start(Task((episodes,)))
-        player.play(player.empty_fragments())
+        rollout.start(Task((episodes,)))
+        rollout.play(rollout.empty_fragments())
         episodes += 1
     return episodes * BUSY_TURNS / (time.perf_counter() - began)
 
 
-def busy() -> float:
-    """Turns per second of an executor that learns."""
+def busy_turns() -> float:
+    """Turns per second of the executor engine, which also learns."""
     plan = (f"worlds={CORES}", f"n_workers={CORES}", f"turns={BUSY_TURNS}", f"work={WORK}")
     table = train("remuda.testing:BUSY", *plan, f"total_episodes={BUSY_EPISODES}", "engine=executor")
     rounds, seconds = between(table, SETTLED * CORES, BUSY_EPISODES - TASKS_PER_WORKER * CORES)
@@ -136,7 +135,7 @@ def busy() -> float:
 
 
 def compare_busy() -> None:
-    """Two workers that also learn against two processes that only play."""
+    """Compare two workers of a learning run with two processes that only play."""
     with multiprocessing.get_context("spawn").Pool(CORES) as pool:
 
         def bare() -> float:
@@ -144,7 +143,7 @@ def compare_busy() -> None:
 
         compare(
             f"Turns of {WORK:,} steps of plain Python, {CORES} workers on {CORES} cores",
-            {"executor, learning": busy, "two bare processes, only playing": bare},
+            {"executor, learning": busy_turns, "two bare processes, only playing": bare},
             [Claim("executor over bare processes", "executor, learning", "two bare processes, only playing", 0.9)],
             "turns/s",
             BUSY_REPEATS,
@@ -153,5 +152,5 @@ def compare_busy() -> None:
 
 def main() -> None:
     """Print the tables."""
-    compare_asleep()
+    compare_slow()
     compare_busy()

@@ -1,10 +1,10 @@
-"""Fingerprints of recorded plans: the safety net of every change that is meant to change nothing.
+"""Fingerprints of recorded plans: they show whether a change leaves all results as they were.
 
     python -m benchmarks.fingerprints record FILE     # train every plan, write hashes and scores
     python -m benchmarks.fingerprints compare FILE    # train them again; exit code 1 if anything differs
 
-A plan's fingerprint is its `weights_sha256`, its evaluation scores and a hash of `metrics.csv` without the clock. Bits
-are promised on one type of machine, so a file from another type is refused.
+A plan's fingerprint is its `weights_sha256`, its evaluation scores and a hash of `metrics.csv` without the times. Equal
+bits are promised on one type of machine, so a file from another type is refused.
 """
 
 from __future__ import annotations
@@ -110,13 +110,13 @@ COMMON: dict[str, Any] = {
 
 
 def machine_type() -> dict[str, str]:
-    """What bits depend on."""
+    """What the bits of a result depend on."""
     versions = {"numpy": np.__version__, "torch": torch.__version__, "numba": numba.__version__}
     return {"cpu": torch.backends.cpu.get_cpu_capability(), "python": platform.python_version(), **versions}
 
 
 def train(folder: Path, name: str) -> remuda.Run:
-    """Train a plan; a resumed one is stopped after its second round and goes on with another engine."""
+    """Train a plan; one in RESUMED is stopped after its second round and resumed with another engine."""
     out = folder / name.replace(" ", "-").replace(",", "")
     if name in PLANS:
         return remuda.train(out=out, quiet=True, **{**COMMON, **PLANS[name]})
@@ -127,7 +127,7 @@ def train(folder: Path, name: str) -> remuda.Run:
 
 
 def fingerprint(run: remuda.Run) -> dict[str, Any]:
-    """All that must not change."""
+    """Everything of a run that must not change."""
     digest = hashlib.sha256()
     with (run.path / "metrics.csv").open(newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):
@@ -142,7 +142,7 @@ def fingerprint(run: remuda.Run) -> dict[str, Any]:
     }
 
 
-def every(say: Callable[[str], None]) -> dict[str, dict[str, Any]]:
+def fingerprints(say: Callable[[str], None]) -> dict[str, dict[str, Any]]:
     """Train all plans."""
     found = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -154,19 +154,21 @@ def every(say: Callable[[str], None]) -> dict[str, dict[str, Any]]:
 
 
 def main(words: list[str]) -> int:
-    """Record or compare."""
+    """Record or compare, as the first word says."""
     if len(words) != 2 or words[0] not in ("record", "compare"):
         print(__doc__)
         return 2
     path = Path(words[1])
     if words[0] == "record":
-        path.write_text(json.dumps({"machine": machine_type(), "plans": every(print)}, indent=1), encoding="utf-8")
+        path.write_text(
+            json.dumps({"machine": machine_type(), "plans": fingerprints(print)}, indent=1), encoding="utf-8"
+        )
         return 0
     recorded = json.loads(path.read_text(encoding="utf-8"))
     if recorded["machine"] != machine_type():
         print(f"{path} was recorded on {recorded['machine']}, this is {machine_type()}: record it anew")
         return 2
-    found = every(print)
+    found = fingerprints(print)
     wrong = [name for name in recorded["plans"] if found.get(name) != recorded["plans"][name]]
     for name in wrong:
         print(f"DIFFERS {name}: {recorded['plans'][name]} is now {found.get(name)}")

@@ -1,4 +1,4 @@
-"""Measuring: variants take turns, medians and spreads are printed, claims are ratios of one run."""
+"""Measures variants in turn; prints medians, spreads and the claimed ratios."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def rate(work: Callable[[], int], seconds: float, clock: Callable[[], float] = t
 def compare(
     title: str, variants: Mapping[str, Callable[[], float]], claims: list[Claim], unit: str, repeats: int = 7
 ) -> dict[str, float]:
-    """Measure every variant `repeats` times, taking turns; print medians, spreads and the claimed ratios."""
+    """Measure every variant `repeats` times, in turn; print medians, spreads and the claimed ratios."""
     rates: dict[str, list[float]] = {name: [] for name in variants}
     for measure in variants.values():
         measure()  # warm up: compile, fill caches, allocate
@@ -57,7 +57,7 @@ def compare(
 
 
 def remuda(*words: str) -> dict[str, Any]:
-    """Run a command of ours and return its JSON object."""
+    """Run a `remuda` command and return its JSON object."""
     command = [sys.executable, "-m", "remuda", *words, "--json"]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True)
     result: dict[str, Any] = json.loads(done.stdout)

@@ -1,4 +1,4 @@
-"""Learning Treasurehunt: what is reached within 1,000 updates per agent and a minute of processor time.
+"""Learning Treasurehunt: the return after 1,000 updates per agent and a minute of processor time.
 
 The program this replaces reached a total return of 234 and 245 at ε 0.37 (two seeds, 2 agents, 1,000
 updates per agent) in 6 to 7 minutes of processor time; random play gets 21, a simple hand-written
@@ -25,7 +25,7 @@ PICTURE = Path(__file__).parent.parent / "docs" / "learning.png"
 
 
 def learn(title: str, settings: tuple[str, ...], folder: Path) -> list[Run]:
-    """Train and score every seed; print what came out."""
+    """Train and evaluate every seed; print the results."""
     print(f"\nLearning Treasurehunt, 2 agents, {title}\n  {machine()}")
     print(f"  remuda train treasurehunt --seed 0…{SEEDS - 1} {' '.join(settings)}")
     rows, runs = [], []

@@ -1,4 +1,4 @@
-"""Memory: 50 agents in 64 worlds with default settings, peak of the whole process."""
+"""Memory: the peak of a process with 50 agents in 64 worlds and default settings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ LIMIT_GIB = 4.0
 
 
 def main() -> None:
-    """Train five rounds (its memories hold four) in a process of its own and print its peak."""
+    """Train five rounds (the replay buffers hold four) in its own process and print the peak."""
     words = ("--agents", "50", "--worlds", "64", "--epochs", "5", "updates_per_episode=0.015625", "pictures=false")
     with tempfile.TemporaryDirectory() as folder:
         result = remuda("train", "treasurehunt", *words, "--out", f"{folder}/run")

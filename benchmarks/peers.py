@@ -1,17 +1,17 @@
-"""Gymnasium environments stepped and collected from here and by others, side by side.
+"""Stepping of, and collecting from, Gymnasium environments: remuda compared with other libraries.
 
-Everybody has the same number of worlds of the same environment and, when collecting, the same actor: as many numbers,
-the same weights, one torch thread. *Stepping* is random actions and nothing else. *Collecting* is asking the actor and
-keeping observations, actions, log-probabilities, rewards and ends for a learner, who is not there.
+Every library has the same number of worlds of the same environment and, when collecting, the same actor: the same
+weights and one torch thread. *Stepping* plays random actions. *Collecting* asks the actor and stores observations,
+actions, log-probabilities, rewards and ends for a learner, which is not part of the measurement.
 
-Others step all worlds (PufferLib also: the half that is ready) and ask the actor once for all, in this process. Of
-remuda it is the collectors of its engines, as the training loop uses them: `executor` plays whole episodes in worker
-processes that have the weights, `sync` has a process per world and asks here, every turn, as the others do;
-`vectorized` has no processes. Only true steps count; those in which others only reset a world do not.
+The other libraries step all worlds (PufferLib also: the half that is ready) and ask the actor once for all, in this
+process. remuda is measured by the collectors of its engines, as the training loop uses them: `executor` plays whole
+episodes in worker processes that have the weights; `sync` has a process per world and asks the actor here every turn,
+as the others do; `vectorized` has no processes. Steps in which a library only resets a world are not counted.
 
-Ratios are those of `executor`, which `engine=auto` takes for such environments. Workers: one per core, where a tool can
-put several worlds into one; one per world where turns are spent asleep. AsyncVectorEnv and SubprocVecEnv always have a
-process per world.
+Ratios are those of `executor`, which `engine=auto` chooses for such environments. There is one worker per core where a
+library can put several worlds into a worker, and one per world if turns sleep. AsyncVectorEnv and SubprocVecEnv always
+have a process per world.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import contextlib
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -49,19 +49,19 @@ from remuda.transport.worker_pool import WorkerPool
 
 WORLDS = 16
 SECONDS = 2.0
-SETTLE_S = 0.7
+WARM_UP_S = 0.7
 REPEATS = 5
-KEPT = 128
-"""Turns that others keep for a learner."""
-FOREVER = 2**40
+BUFFER_TURNS = 128
+"""Turns that the other libraries store for a learner."""
+UNLIMITED = 2**40
 
 Work = Callable[[], int]
 Choose = Callable[[NDArray[Any]], tuple[NDArray[np.int64], NDArray[np.float32] | None]]
 
 
 @dataclass(frozen=True)
-class Ground:
-    """An environment to be measured on."""
+class BenchmarkEnv:
+    """An environment, and with how many workers it is measured."""
 
     title: str
     factory: Callable[[], gymnasium.Env[Any, Any]]
@@ -69,14 +69,14 @@ class Ground:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The same for remuda."""
+        """The environment as settings of remuda."""
         return {"game": f"benchmarks.peer_envs:{self.factory.__name__}", "worlds": WORLDS}
 
 
-GROUNDS = (
-    Ground("CartPole", peer_envs.cartpole, cores()),
-    Ground("a millisecond of work a step", peer_envs.working, cores()),
-    Ground("10 ms asleep a step, now and then 50 ms", peer_envs.napping, WORLDS),
+ENVS = (
+    BenchmarkEnv("CartPole", peer_envs.cartpole, cores()),
+    BenchmarkEnv("a millisecond of work a step", peer_envs.working, cores()),
+    BenchmarkEnv("10 ms asleep a step, now and then 50 ms", peer_envs.sleeping, WORLDS),
 )
 
 
@@ -90,7 +90,7 @@ class Actor:
 
     @torch.inference_mode()
     def __call__(self, obs: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Sample, and say how likely that was."""
+        """Sample actions; also returns their log-probabilities."""
         x = torch.from_numpy(obs)
         for weight, bias in self.layers[:-1]:
             x = torch.nn.functional.linear(x, weight, bias).tanh_()
@@ -99,53 +99,55 @@ class Actor:
         return actions[:, 0].numpy(), probs.gather(1, actions)[:, 0].log().numpy()
 
 
-class Kept:
-    """What a learner would be given, (turns, worlds, …)."""
+class RolloutBuffer:
+    """What a learner would be given, arrays (turns, worlds, …)."""
 
     def __init__(self, space: gymnasium.spaces.Box) -> None:
-        self.obs = np.zeros((KEPT, WORLDS, *space.shape), space.dtype)
-        self.actions = np.zeros((KEPT, WORLDS), np.int64)
-        self.log_probs, self.rewards = np.zeros((2, KEPT, WORLDS), np.float32)
-        self.ended = np.zeros((KEPT, WORLDS), np.bool_)
+        self.obs = np.zeros((BUFFER_TURNS, WORLDS, *space.shape), space.dtype)
+        self.actions = np.zeros((BUFFER_TURNS, WORLDS), np.int64)
+        self.log_probs, self.rewards = np.zeros((2, BUFFER_TURNS, WORLDS), np.float32)
+        self.ended = np.zeros((BUFFER_TURNS, WORLDS), np.bool_)
         self.turn = 0
 
-    def keep(self, worlds: Any, obs: Any, actions: Any, log_probs: Any) -> None:
-        """What was seen and done."""
+    def store_action(self, worlds: Any, obs: Any, actions: Any, log_probs: Any) -> None:
+        """Store observations and actions of a turn."""
         self.obs[self.turn, worlds], self.actions[self.turn, worlds] = obs, actions
         self.log_probs[self.turn, worlds] = log_probs
 
-    def close(self, worlds: Any, rewards: Any, ended: Any) -> None:
-        """What came of it."""
+    def store_result(self, worlds: Any, rewards: Any, ended: Any) -> None:
+        """Store rewards and ends, and go to the next turn."""
         self.rewards[self.turn, worlds], self.ended[self.turn, worlds] = rewards, ended
-        self.turn = (self.turn + 1) % KEPT
+        self.turn = (self.turn + 1) % BUFFER_TURNS
 
 
-def chooser(ground: Ground, collecting: bool) -> tuple[Choose, Kept | None]:
-    """Random actions and nowhere to keep them, or the actor and a place."""
-    env = ground.factory()
-    space, actions = env.observation_space, env.action_space
+def chooser(env: BenchmarkEnv, collecting: bool) -> tuple[Choose, RolloutBuffer | None]:
+    """For stepping, random actions; for collecting, the actor and a buffer."""
+    made = env.factory()
+    space, actions = made.observation_space, made.action_space
     assert isinstance(space, gymnasium.spaces.Box)
     assert isinstance(actions, gymnasium.spaces.Discrete)
     if collecting:
-        return Actor(initial_weights(ground)), Kept(space)
-    drawn = np.random.default_rng(0).integers(int(actions.n), size=(KEPT, WORLDS))
+        return Actor(initial_weights(env)), RolloutBuffer(space)
+    drawn = np.random.default_rng(0).integers(int(actions.n), size=(BUFFER_TURNS, WORLDS))
     turns = count()
-    return lambda obs: (drawn[next(turns) % KEPT, : len(obs)], None), None
+    return lambda obs: (drawn[next(turns) % BUFFER_TURNS, : len(obs)], None), None
 
 
-def initial_weights(ground: Ground) -> Mapping[str, NDArray[np.float32]]:
-    """Of our agent before it has learned anything."""
-    with collectors_of(ground, "sequential", collecting=True) as (_, policy):
+def initial_weights(env: BenchmarkEnv) -> Mapping[str, NDArray[np.float32]]:
+    """The weights of our agent before training."""
+    with collectors_of(env, "sequential", collecting=True) as (_, policy):
         weights: Mapping[str, NDArray[np.float32]] = policy.weights()[0]
         return weights
 
 
 @contextmanager
-def collectors_of(ground: Ground, engine: str, collecting: bool) -> Iterator[tuple[Any, Any]]:
-    """An engine's collectors, started, with weights if they have any; and the policy that has them too."""
-    workers = WORLDS if engine == "sync" else ground.workers
-    how = {"learner": "ppo" if collecting else "random", "device": "cpu", "n_workers": workers}
-    plan = make_plan({**ground.settings, **how, "engine": engine, "total_episodes": FOREVER, "episodes_per_update": 16})
+def collectors_of(env: BenchmarkEnv, engine: str, collecting: bool) -> Iterator[tuple[Any, Any]]:
+    """The started collectors of an engine and, for collecting, the policy with the same weights."""
+    workers = WORLDS if engine == "sync" else env.workers
+    settings = {"learner": "ppo" if collecting else "random", "device": "cpu", "n_workers": workers}
+    plan = make_plan(
+        {**env.settings, **settings, "engine": engine, "total_episodes": UNLIMITED, "episodes_per_update": 16}
+    )
     spec = spec_of(plan)
     worker_pool = WorkerPool(lambda: None, limits=Limits.of(plan), warm_up_request=warm_up_request(plan, spec))
     with tempfile.TemporaryDirectory() as folder:
@@ -162,96 +164,95 @@ def collectors_of(ground: Ground, engine: str, collecting: bool) -> Iterator[tup
 
 
 def make_policy(context: EngineContext, rows: Any) -> Any:
-    """Our agent's policy, here."""
+    """Our agent's policy, in this process."""
     policy = bind_policy(context.parts[0], context.plan, context.spec, "cpu").policy
     policy.load(rows[0], 0)
     return policy
 
 
 @contextmanager
-def remuda(engine: str, ground: Ground, collecting: bool) -> Iterator[Work]:
-    """Tasks are handed out as long as somebody can play them."""
-    with collectors_of(ground, engine, collecting) as (collectors, _):
-        episodes, size, out = count(), collectors.task_episodes(), 0
+def remuda(engine: str, env: BenchmarkEnv, collecting: bool) -> Iterator[Work]:
+    """remuda's collectors; tasks are sent as long as the collectors have capacity."""
+    with collectors_of(env, engine, collecting) as (collectors, _):
+        episodes, size, in_progress = count(), collectors.task_episodes(), 0
 
         def work() -> int:
-            nonlocal out
-            while out + size <= max(size, collectors.capacity()):
+            nonlocal in_progress
+            while in_progress + size <= max(size, collectors.capacity()):
                 collectors.send(Task(tuple(next(episodes) for _ in range(size))))
-                out += size
+                in_progress += size
             delivery = collectors.recv(60.0)
-            out -= size
+            in_progress -= size
             steps = sum(int(fragment.alive.sum()) for fragment in delivery.fragments)
             delivery.release()
             return steps
 
-        for _ in range(collectors.capacity()):  # by then every worker has started, and played
+        for _ in range(collectors.capacity()):  # afterwards every worker has started and played
             work()
         yield work
 
 
 @contextmanager
-def async_vector_env(ground: Ground, collecting: bool) -> Iterator[Work]:
-    """Gymnasium's own."""
-    choose, kept = chooser(ground, collecting)
-    envs = gymnasium.vector.AsyncVectorEnv([ground.factory] * WORLDS)
+def async_vector_env(env: BenchmarkEnv, collecting: bool) -> Iterator[Work]:
+    """Gymnasium's AsyncVectorEnv."""
+    choose, buffer = chooser(env, collecting)
+    envs = gymnasium.vector.AsyncVectorEnv([env.factory] * WORLDS)
     obs, _ = envs.reset(seed=0)
     ended = np.zeros(WORLDS, np.bool_)
 
     def work() -> int:
         nonlocal obs, ended
         actions, log_probs = choose(obs)
-        if kept:
-            kept.keep(slice(None), obs, actions, log_probs)
+        if buffer:
+            buffer.store_action(slice(None), obs, actions, log_probs)
         new = WORLDS - int(ended.sum())  # the others are only reset
         obs, rewards, terminated, truncated, _ = envs.step(actions)
         ended = terminated | truncated
-        if kept:
-            kept.close(slice(None), rewards, ended)
+        if buffer:
+            buffer.store_result(slice(None), rewards, ended)
         return new
 
-    try:
+    with closing(envs):
         yield work
-    finally:
-        envs.close()
 
 
 @contextmanager
-def subproc_vec_env(ground: Ground, collecting: bool) -> Iterator[Work]:
-    """Stable-Baselines3's."""
+def subproc_vec_env(env: BenchmarkEnv, collecting: bool) -> Iterator[Work]:
+    """Stable-Baselines3's SubprocVecEnv."""
     from stable_baselines3.common.vec_env import SubprocVecEnv
 
-    choose, kept = chooser(ground, collecting)
-    envs = SubprocVecEnv([ground.factory] * WORLDS)
+    choose, buffer = chooser(env, collecting)
+    envs = SubprocVecEnv([env.factory] * WORLDS)
     obs = envs.reset()
 
     def work() -> int:
         nonlocal obs
         actions, log_probs = choose(obs)
-        if kept:
-            kept.keep(slice(None), obs, actions, log_probs)
+        if buffer:
+            buffer.store_action(slice(None), obs, actions, log_probs)
         obs, rewards, ended, _ = envs.step(actions)
-        if kept:
-            kept.close(slice(None), rewards, ended)
+        if buffer:
+            buffer.store_result(slice(None), rewards, ended)
         return WORLDS
 
-    try:
+    with closing(envs):
         yield work
-    finally:
-        envs.close()
 
 
 @contextmanager
-def pufferlib(batch: int, ground: Ground, collecting: bool) -> Iterator[Work]:
+def pufferlib(batch: int, env: BenchmarkEnv, collecting: bool) -> Iterator[Work]:
     """PufferLib's processes; `batch` worlds are stepped at a time."""
-    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):  # it leaves a link where it is imported
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        contextlib.chdir(folder),
+    ):  # it creates a link in the directory where it is imported
         import pufferlib.emulation
         import pufferlib.vector
 
-    choose, kept = chooser(ground, collecting)
-    make = partial(pufferlib.emulation.GymnasiumPufferEnv, env_creator=ground.factory)
+    choose, buffer = chooser(env, collecting)
+    make = partial(pufferlib.emulation.GymnasiumPufferEnv, env_creator=env.factory)
     envs = pufferlib.vector.make(
-        make, backend=pufferlib.vector.Multiprocessing, num_envs=WORLDS, num_workers=ground.workers, batch_size=batch,
+        make, backend=pufferlib.vector.Multiprocessing, num_envs=WORLDS, num_workers=env.workers, batch_size=batch,
         zero_copy=batch == WORLDS, overwork=True,
     )  # fmt: skip
     envs.sync_traj = batch == WORLDS
@@ -262,25 +263,23 @@ def pufferlib(batch: int, ground: Ground, collecting: bool) -> Iterator[Work]:
     def work() -> int:
         nonlocal obs, worlds
         actions, log_probs = choose(obs)
-        if kept:
-            kept.keep(worlds, obs, actions, log_probs)
+        if buffer:
+            buffer.store_action(worlds, obs, actions, log_probs)
         envs.send(actions)
         obs, rewards, terminated, truncated, _, worlds, _ = envs.recv()
         new = len(worlds) - int(ended[worlds].sum())  # the others were only reset
         ended[worlds] = terminated | truncated
-        if kept:
-            kept.close(worlds, rewards, ended[worlds])
+        if buffer:
+            buffer.store_result(worlds, rewards, ended[worlds])
         return new
 
-    try:
+    with closing(envs):
         yield work
-    finally:
-        envs.close()
 
 
-def contenders() -> dict[str, Callable[[Ground, bool], Any]]:
-    """Whoever is installed."""
-    found: dict[str, Callable[[Ground, bool], Any]] = {
+def libraries() -> dict[str, Callable[[BenchmarkEnv, bool], Any]]:
+    """The libraries that are installed."""
+    found: dict[str, Callable[[BenchmarkEnv, bool], Any]] = {
         f"remuda, {engine}": partial(remuda, engine) for engine in ("executor", "sync", "vectorized")
     }
     found["AsyncVectorEnv"] = async_vector_env
@@ -294,44 +293,44 @@ def contenders() -> dict[str, Callable[[Ground, bool], Any]]:
     else:
         print(
             "PufferLib is not installed and is left out: 3.0 wants an older NumPy and Gymnasium and downloads when it "
-            "is built; its vectoriser is plain Python, so the package of its source archive on PYTHONPATH will do"
+            "is built; its vectoriser is plain Python: put the package from its source archive on PYTHONPATH"
         )
     return found
 
 
-def measure(contender: Callable[[Ground, bool], Any], ground: Ground, collecting: bool) -> float:
-    """True steps per second of wall time, once it has settled; nobody else's processes are there."""
-    with contender(ground, collecting) as work:
-        rate(work, SETTLE_S, time.perf_counter)
+def measure(library: Callable[[BenchmarkEnv, bool], Any], env: BenchmarkEnv, collecting: bool) -> float:
+    """Steps per second of wall time, after a warm-up; no processes of other libraries are running."""
+    with library(env, collecting) as work:
+        rate(work, WARM_UP_S, time.perf_counter)
         return rate(work, SECONDS, time.perf_counter)
 
 
-def check_actor(ground: Ground) -> None:
-    """The others' actor is ours."""
-    with collectors_of(ground, "sequential", collecting=True) as (_, policy):
+def check_actor(env: BenchmarkEnv) -> None:
+    """Check that the other libraries' actor gives the same probabilities as our policy."""
+    with collectors_of(env, "sequential", collecting=True) as (_, policy):
         actor = Actor(policy.weights()[0])
         obs = np.random.default_rng(0).normal(size=(1, 8, 1, *policy.group.obs_shape)).astype(np.float32)
         nothing = np.zeros((8, 1), np.int64)
-        choice = policy.act(PolicyInput(obs, nothing, None, nothing.astype(np.uint64), None), 0, 1)
+        output = policy.act(PolicyInput(obs, nothing, None, nothing.astype(np.uint64), None), 0, 1)
         x = torch.from_numpy(obs[0, :, 0])
         for weight, bias in actor.layers[:-1]:
             x = torch.nn.functional.linear(x, weight, bias).tanh()
         log_probs = torch.nn.functional.linear(x, *actor.layers[-1]).log_softmax(dim=1).numpy()
-        theirs = np.take_along_axis(log_probs, choice.actions, axis=1)
-        assert np.allclose(theirs, choice.extras["log_prob"], atol=1e-5)
+        theirs = np.take_along_axis(log_probs, output.actions, axis=1)
+        assert np.allclose(theirs, output.extras["log_prob"], atol=1e-5)
 
 
 def main() -> None:
     """Print the tables."""
-    found = contenders()
+    found = libraries()
     others = [name for name in found if not name.startswith("remuda")]
     with one_thread_each():
-        for ground in GROUNDS:
-            check_actor(ground)
+        for env in ENVS:
+            check_actor(env)
             for collecting in (False, True):
                 compare(
-                    f"{'Collecting' if collecting else 'Stepping'}, {ground.title}; {WORLDS} worlds, {cores()} cores",
-                    {name: partial(measure, contender, ground, collecting) for name, contender in found.items()},
+                    f"{'Collecting' if collecting else 'Stepping'}, {env.title}; {WORLDS} worlds, {cores()} cores",
+                    {name: partial(measure, library, env, collecting) for name, library in found.items()},
                     [Claim(f"executor over {name}", "remuda, executor", name) for name in others],
                     "steps/s",
                     REPEATS,

@@ -1,10 +1,10 @@
-"""Independent learners of others and ours on one PettingZoo environment: agent-steps per second of whole training.
+"""Independent PPO learners of remuda, RLlib and BenchMARL on one PettingZoo environment: agent-steps/s of training.
 
-Everybody trains PPO, every agent an actor and a critic of its own, on `simple_spread_v3` with discrete actions; per
-update 40 episodes of 25 turns, 4 passes in 4 minibatches, layers of 64 and 64. Every run is a process of its own; its
-rate is from the end of its second update to the end of its last, playing, learning and whatever else it does in between
-included. RLlib has one policy per agent, with its environments in the process that learns or in a process per core;
-BenchMARL is IPPO without shared parameters, its environments in the process that learns.
+The environment is `simple_spread_v3` with discrete actions. Every agent has its own actor and critic, with layers of 64
+and 64. An update has 40 episodes of 25 turns, and 4 passes in 4 minibatches. Every run is its own process. Its rate is
+measured from the end of the second update to the end of the last, and includes everything in between. RLlib has one
+policy per agent; its environments are in the process that learns, or in one process per core. BenchMARL is IPPO without
+shared parameters; its environments are in the process that learns.
 """
 
 from __future__ import annotations
@@ -34,31 +34,31 @@ REPEATS = 3
 LIMIT_S = 900
 
 Ends = list[float]
-"""When each update ended."""
+"""The time at which each update ended."""
 
 
 def make_env(agents: int) -> Any:
-    """The environment, all agents at once."""
+    """The environment, with parallel actions."""
     from mpe2 import simple_spread_v3
 
     return simple_spread_v3.parallel_env(N=agents, max_cycles=TURNS, continuous_actions=False)
 
 
 def wrapped_env(agents: int, num_envs: int, continuous_actions: bool, seed: int, device: Any) -> Callable[[], Any]:
-    """The same for BenchMARL."""
+    """The environment for BenchMARL."""
     from torchrl.envs import PettingZooWrapper
 
-    how = {"categorical_actions": True, "device": device, "seed": seed, "return_state": False}
-    return lambda: PettingZooWrapper(make_env(agents), **how)
+    options = {"categorical_actions": True, "device": device, "seed": seed, "return_state": False}
+    return lambda: PettingZooWrapper(make_env(agents), **options)
 
 
-def note(ends: Ends, training_td: Any, group: str) -> None:
-    """An update has ended. (BenchMARL pickles what it is given, so this stands here.)"""
+def note_end(ends: Ends, training_td: Any, group: str) -> None:
+    """Note that an update has ended. (BenchMARL pickles its callbacks, so this must be at the top level.)"""
     ends.append(time.perf_counter())
 
 
 def remuda(agents: int, engine: str) -> Ends:
-    """Ours."""
+    """Train with remuda."""
     import remuda
 
     with tempfile.TemporaryDirectory() as folder:
@@ -75,7 +75,7 @@ def remuda(agents: int, engine: str) -> Ends:
 
 
 def rllib(agents: int, runners: str) -> Ends:
-    """RLlib."""
+    """Train with RLlib."""
     import ray
     from ray.rllib.algorithms.ppo import PPOConfig
     from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
@@ -113,7 +113,7 @@ def rllib(agents: int, runners: str) -> Ends:
 
 
 def benchmarl(agents: int) -> Ends:
-    """BenchMARL."""
+    """Train with BenchMARL."""
     from benchmarl.algorithms import IppoConfig
     from benchmarl.environments import PettingZooTask
     from benchmarl.experiment import Callback, Experiment, ExperimentConfig
@@ -121,13 +121,13 @@ def benchmarl(agents: int) -> Ends:
     from torch import nn
 
     ends: Ends = []
-    watch = Callback()
-    watch.on_train_end = partial(note, ends)
+    callback = Callback()
+    callback.on_train_end = partial(note_end, ends)
     task = PettingZooTask.SIMPLE_SPREAD.get_task(
         config={"task": "simple_spread_v3", "max_cycles": TURNS, "N": agents, "local_ratio": 0.5}
     )
-    task.get_env_fun = partial(wrapped_env, agents)  # it looks for MPE in PettingZoo, from where it has moved to mpe2
-    task.has_state = bool  # no
+    task.get_env_fun = partial(wrapped_env, agents)  # BenchMARL imports MPE from PettingZoo, but it has moved to mpe2
+    task.has_state = bool  # bool() is False: there is no global state
     experiment = ExperimentConfig.get_from_yaml()
     experiment.share_policy_params, experiment.prefer_continuous_actions = False, False
     experiment.on_policy_collected_frames_per_batch = EPISODES * TURNS
@@ -148,7 +148,7 @@ def benchmarl(agents: int) -> Ends:
         experiment.save_folder = folder
         Experiment(
             task=task, algorithm_config=algorithm, model_config=network, critic_model_config=network, seed=0,
-            config=experiment, callbacks=[watch],
+            config=experiment, callbacks=[callback],
         ).run()  # fmt: skip
     return ends
 
@@ -157,26 +157,26 @@ RUNS: dict[str, Callable[..., Ends]] = {"remuda": remuda, "rllib": rllib, "bench
 
 
 def measure(name: str, agents: int, *words: str) -> float:
-    """Agent-steps per second, in a process of its own."""
+    """Agent-steps per second of one run in its own process."""
     command = [sys.executable, "-m", "benchmarks.rivals", name, str(agents), *words]
     environment = {**os.environ, "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "PYTHONWARNINGS": "ignore"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=LIMIT_S)
     if done.returncode:
-        raise RuntimeError(f"{shown(name)} failed:\n{done.stderr[-3000:]}")
+        raise RuntimeError(f"{display_name(name)} failed:\n{done.stderr[-3000:]}")
     ends = json.loads(done.stdout.splitlines()[-1])
     assert len(ends) == UPDATES
     return (UPDATES - SKIPPED) * EPISODES * TURNS * agents / (ends[-1] - ends[SKIPPED - 1])
 
 
-def shown(name: str) -> str:
-    """As people write it."""
+def display_name(name: str) -> str:
+    """The name of a library as it is written."""
     return {"rllib": "RLlib", "benchmarl": "BenchMARL"}.get(name, name)
 
 
 def main() -> None:
     """Print the tables."""
     variants = {"remuda, executor": ("remuda", "executor"), "remuda, vectorized": ("remuda", "vectorized")}
-    if find_spec("ray") and find_spec("tree"):  # what RLlib needs besides Ray
+    if find_spec("ray") and find_spec("tree"):  # RLlib needs the package dm-tree too
         variants |= {"RLlib": ("rllib", "0"), f"RLlib, {cores()} env runners": ("rllib", str(cores()))}
     else:
         print("RLlib is not installed and is left out: pip install 'remuda[bench]'")

@@ -1,8 +1,8 @@
-"""An hour of training with faults: does memory stay flat, and does every descriptor come back?
+"""Soak test: an hour of training with faults. Does memory stay constant, and are all file descriptors closed?
 
-Workers are killed, stopped, slowed and made to raise every few seconds, wherever they are, by the hook of
-the chaos tests. What is measured is the proportional set size of the whole process tree, and the open
-descriptors of the first process, from when the replay memories are full.
+The hook of the chaos tests kills, stops, slows down or raises in a worker every few seconds, at any point. Measured are
+the memory (PSS) of the whole process tree and the open descriptors of the parent process, once the replay buffers are
+full.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from collections import Counter
 from pathlib import Path
 
 from benchmarks.harness import machine
+from remuda.core.machine import tree_bytes
 
-TESTS = Path(__file__).parent.parent / "tests"
+FAULT_TESTS = Path(__file__).parent.parent / "tests" / "promises" / "faults"
 HOUR_S = float(os.environ.get("SOAK_S", "3600"))
-EVERY_S, FAULT_EVERY_S = 5.0, 8.0
+SAMPLE_EVERY_S, FAULT_EVERY_S = 5.0, 8.0
 WITHIN = 0.05
 PLAN = (
     "chaos:CHAOTIC", "agents=4", "turns=50", "worlds=8", "engine=actor-learner", "n_workers=2", "n_learners=2",
@@ -33,44 +34,24 @@ KINDS = ["worker-kill", "worker-stop", "worker-raise", "worker-slow"]
 PHASES = dict.fromkeys(("collect", "hand-over", "update", "publish", "save"), 10**9)
 
 
-def tree(pid: int) -> list[int]:
-    """A process and all it has started."""
-    found, parents = [pid], {pid}
-    stats = [(path.parent.name, path.read_text()) for path in Path("/proc").glob("[0-9]*/stat") if path.exists()]
-    parent_of = {int(name): int(text.rpartition(")")[2].split()[1]) for name, text in stats}
-    while children := [child for child, parent in parent_of.items() if parent in parents and child not in found]:
-        found += children
-        parents = set(children)
-    return found
-
-
-def pss(pid: int) -> int:
-    """Bytes of a process, what it shares counted in shares; 0 for one that has just gone."""
-    try:
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    except OSError:
-        return 0
-    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
-
-
 def main() -> None:
-    """Train, look every few seconds, stop, and compare the second quarter of the time with the last."""
-    sys.path.insert(0, str(TESTS / "faults"))
+    """Train, sample every few seconds, stop, and compare the second quarter of the time with the last."""
+    sys.path.insert(0, str(FAULT_TESTS))
     import chaos  # the hook and the game, from the tests
 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / chaos.WISHES).write_text(json.dumps({"phases": PHASES, "kinds": KINDS, "every_s": FAULT_EVERY_S}))
-        environment = {**os.environ, "PYTHONPATH": str(TESTS / "faults"), chaos.FOLDER: name}
+        environment = {**os.environ, "PYTHONPATH": str(FAULT_TESTS), chaos.FOLDER: name}
         command = [sys.executable, "-m", "remuda", "train", *PLAN, "--out", f"{name}/run"]
         with (folder / "stderr").open("w") as err:
             process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=err)
         samples: list[tuple[int, int]] = []
         began = time.monotonic()
         while process.poll() is None and time.monotonic() - began < HOUR_S:
-            time.sleep(EVERY_S)
+            time.sleep(SAMPLE_EVERY_S)
             descriptors = len(list(Path(f"/proc/{process.pid}/fd").iterdir()))
-            samples.append((sum(map(pss, tree(process.pid))), descriptors))
+            samples.append((tree_bytes(process.pid), descriptors))
         alive = process.poll() is None
         process.terminate()
         process.wait(120)

@@ -1,6 +1,6 @@
-"""Transport: what crosses the pipes, what a fragment and a weight publish cost over a plain copy, what workers cost.
+"""Transport: bytes through the pipes, fragments and weights compared with a plain copy, the cost of workers.
 
-Microseconds are of processor time; a hand-over is both sides of it, done in one process.
+Microseconds are of processor time. A hand-over is measured with both of its sides in one process.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from benchmarks.harness import Claim, compare, machine, rate
 from remuda.core.fragment import Fragment
 from remuda.core.game import make_game
 from remuda.core.learner import LearnerContext
+from remuda.core.machine import family
 from remuda.core.policy import PolicyBinding
 from remuda.core.task import Task
 from remuda.core.threads import one_thread_each
@@ -57,15 +58,15 @@ REPEATS = 7
 AGENTS = 10
 WORLDS = 8  # in a task
 SLOTS = 4
-CREWS = (2, 100)
-CREW_REPEATS = 3
+POOL_SIZES = (2, 100)
+POOL_REPEATS = 3
 COUNTED_EPISODES = 40
 COUNTED_ENGINES = ("executor", "actor-learner", "sync")
 
 
 @contextmanager
 def counting() -> Iterator[Counter[str]]:
-    """Bytes of every message through this process's ends of the pipes, by its type."""
+    """Counts the bytes of every message that this process sends or receives, by type."""
     sizes: Counter[str] = Counter()
     send, recv = Connection.send, Connection.recv
 
@@ -86,7 +87,7 @@ def counting() -> Iterator[Counter[str]]:
 
 
 def count_bytes() -> None:
-    """Train with one episode per task, the worst case, and print what went through the pipes."""
+    """Train with one episode per task, the worst case, and print the bytes that went through the pipes."""
     group = make_game(find_game("treasurehunt"), {}, [0]).spec.groups[0]
     obs = 100 * group.size * int(np.prod(group.obs_shape)) * np.dtype(group.obs_dtype).itemsize
     print(f"\nBytes pickled per episode, Treasurehunt, one episode per task, both directions\n  {machine()}")
@@ -116,23 +117,23 @@ def micros(work: Callable[[], object], times: int = 1) -> Callable[[], float]:
 
 def arrays(fragment: Fragment) -> list[NDArray[Any]]:
     """All arrays of a fragment."""
-    own = [getattr(fragment, field.name) for field in fields(fragment)]
-    return [array for array in [*own, *fragment.extras.values()] if isinstance(array, np.ndarray)]
+    values = [getattr(fragment, field.name) for field in fields(fragment)]
+    return [array for array in [*values, *fragment.extras.values()] if isinstance(array, np.ndarray)]
 
 
 def compare_fragments() -> None:
-    """A filled slot from a worker to a learner, against copying as many bytes."""
+    """A filled slot from a worker to a learner, compared with copying as many bytes."""
     game = make_game(find_game("treasurehunt"), {"agents": AGENTS}, range(WORLDS))
     group, config, task = game.spec.groups[0], RolloutConfig(0, WORLDS), Task(tuple(range(WORLDS)))
     policy = IQN.make_policy(group, AGENTS, IQNOptions(), "fp32", "cpu")
     slot_array = SlotArray(SlotLayout.of(game.spec, [PolicyBinding(0, 0, AGENTS, policy)], WORLDS), SLOTS)
-    owners, player = SlotOwners(SLOTS), Rollout(game, random_bindings(game), config)
+    owners, rollout = SlotOwners(SLOTS), Rollout(game, random_bindings(game), config)
     for slot in range(SLOTS):
-        player.start(task)
-        player.play(slot_array.fragments(slot, task, config))
+        rollout.start(task)
+        rollout.play(slot_array.fragments(slot, task, config))
     filled = slot_array.fragments(0, task, config)[0]
-    mine = [np.zeros_like(array) for array in arrays(filled)]
-    size = sum(array.nbytes for array in mine)
+    copies = [np.zeros_like(array) for array in arrays(filled)]
+    size = sum(array.nbytes for array in copies)
     block, learner = (
         np.zeros(size, np.uint8),
         IQN(LearnerContext(group, 0, 0, AGENTS, 0, 0, 100, WORLDS, 1000), IQNOptions()),
@@ -148,8 +149,8 @@ def compare_fragments() -> None:
         def work() -> None:
             token = owners.acquire("worker")
             ours.send(PlayTask(token, task))
-            order = theirs.recv()
-            slot_array.fragments(order.token.slot, order.task, config)  # what the worker fills
+            request = theirs.recv()
+            slot_array.fragments(request.token.slot, request.task, config)  # what the worker fills
             theirs.send(TaskPlayed(token, filled.turns, 0.0, 0.0, 0, []))
             played = ours.recv()
             owners.transfer(token, "worker", LOOP)
@@ -159,7 +160,7 @@ def compare_fragments() -> None:
         return work
 
     def copy_arrays(fragment: Fragment) -> None:
-        for target, source in zip(mine, arrays(fragment), strict=True):
+        for target, source in zip(copies, arrays(fragment), strict=True):
             np.copyto(target, source)
 
     def copy_block() -> None:
@@ -173,7 +174,7 @@ def compare_fragments() -> None:
             "hand-over and copy": micros(hand_over(copy_arrays)),
             "a plain copy of the same bytes": micros(copy_block),
             "hand-over alone": micros(hand_over(lambda fragment: None)),
-            "hand-over and IQN's memory": micros(hand_over(learner.take)),
+            "hand-over and IQN's replay buffer": micros(hand_over(learner.take)),
         },
         [
             Claim("hand-over and copy over a plain copy", "hand-over and copy", "a plain copy of the same bytes"),
@@ -185,16 +186,16 @@ def compare_fragments() -> None:
 
 
 def compare_weights() -> None:
-    """Publishing and reading rows of the default network, against copying them."""
+    """Publishing and reading rows of the default network, compared with copying them."""
     group = make_game(find_game("treasurehunt"), {"agents": AGENTS}, [0]).spec.groups[0]
     rows = IQN.make_policy(group, AGENTS, IQNOptions(), "fp32", "cpu").rows.copy()
-    store, still, mine = WeightStore({0: rows.shape}), WeightStore({0: rows.shape}), np.zeros_like(rows)
+    store, still, copies = WeightStore({0: rows.shape}), WeightStore({0: rows.shape}), np.zeros_like(rows)
     reader, idle = WeightReader(store), WeightReader(still)
     still.publish(0, rows, 0)
     idle.refresh()
 
     def read_anew() -> float:
-        """Only the reading is timed."""
+        """Microseconds of a refresh; the publishing is not timed."""
         spent, calls = 0.0, 0
         while spent < SECONDS:
             store.publish(0, rows, 0)
@@ -209,7 +210,7 @@ def compare_weights() -> None:
         f"Weights of {AGENTS} agents ({rows.nbytes:,} bytes), default networks",
         {
             "publish": micros(lambda: store.publish(0, rows, 1)),
-            copy: micros(lambda: np.copyto(mine, rows)),
+            copy: micros(lambda: np.copyto(copies, rows)),
             "refresh, every row moved": read_anew,
             "refresh, nothing moved": micros(idle.refresh, 100),
         },
@@ -224,26 +225,22 @@ def compare_weights() -> None:
 
 
 def build_pool(workers: int) -> tuple[Collectors, Trainers]:
-    """The two sides of an executor on Treasurehunt with default settings, a world for each worker."""
+    """Collectors and trainers of the executor engine on Treasurehunt with default settings, one world per worker."""
     plan = make_plan({"game": "treasurehunt", "engine": "executor", "worlds": workers, "n_workers": workers})
     spec, worker_pool = spec_of(plan), WorkerPool(lambda: None, warm_up_request=warm_up_request(plan, spec_of(plan)))
     context = EngineContext(plan, spec, assign(plan, spec), "cpu", lambda: None, worker_pool, Path())
     return find_engine("executor").build(context)
 
 
-def descendants(pid: int) -> list[int]:
-    """Its children and theirs."""
-    try:
-        own = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except OSError:
-        return []
-    return own + [below for child in own for below in descendants(child)]
+def descendants() -> list[int]:
+    """All processes below this one."""
+    return [pid for pid in family(os.getpid()) if pid != os.getpid()]
 
 
 def pss_mib() -> float:
-    """Memory of all processes below this one; what several share counts for each by its share."""
+    """Proportional memory (PSS) of all processes below this one."""
     total = 0
-    for pid in descendants(os.getpid()):
+    for pid in descendants():
         try:
             lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
         except OSError:
@@ -252,8 +249,8 @@ def pss_mib() -> float:
     return total / 1024
 
 
-def measure_crew(workers: int) -> None:
-    """Start, use and end a pool in this process; prints what it took, as JSON."""
+def measure_pool(workers: int) -> None:
+    """Start, use and close a worker pool in this process; print the times and memory as JSON."""
     took: dict[str, float] = {}
 
     @contextmanager
@@ -280,16 +277,16 @@ def measure_crew(workers: int) -> None:
         took["played"] = (pss_mib() - server) / workers
         with timed("stop"):
             pool.close()
-    print(json.dumps({**took, "server": server, "left": len(descendants(os.getpid()))}))
+    print(json.dumps({**took, "server": server, "left": len(descendants())}))
 
 
-def report_crews() -> None:
-    """Seconds and memory of workers, each pool in a process of its own."""
-    print(f"\nWorkers of a pool on Treasurehunt, default settings, medians of {CREW_REPEATS}\n  {machine()}")
-    for workers in CREWS:
+def report_pools() -> None:
+    """Print seconds and memory of workers; each pool is measured in its own process."""
+    print(f"\nWorkers of a pool on Treasurehunt, default settings, medians of {POOL_REPEATS}\n  {machine()}")
+    for workers in POOL_SIZES:
         results = []
-        for _ in range(CREW_REPEATS):
-            code = f"from benchmarks.transport import measure_crew; measure_crew({workers})"
+        for _ in range(POOL_REPEATS):
+            code = f"from benchmarks.transport import measure_pool; measure_pool({workers})"
             done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
             results.append(json.loads(done.stdout))
         median = {name: statistics.median(result[name] for result in results) for name in results[0]}
@@ -311,4 +308,4 @@ def main() -> None:
         count_bytes()
         compare_fragments()
         compare_weights()
-    report_crews()
+    report_pools()

@@ -1,9 +1,9 @@
-"""Two cores against one: Treasurehunt with 10 agents, the same plan, each run a process of its own.
+"""Two cores against one: Treasurehunt with 10 agents and the same plan; each run is its own process.
 
-Rates are of what a longer run does more than a shorter one, over how much longer it takes: the start of
-workers, filling the pipeline, the last evaluation and checkpoint are in both and cancel out. (The times in
-metrics.csv would not do: rounds learned in other processes are noted when somebody next looks, the last ones
-all at once.) How long the longer runs take with all of that stands below.
+A rate is the difference in steps between a longer and a shorter run, divided by the difference in time. The start of
+workers, filling the pipeline, the last evaluation and the checkpoint are in both and cancel out. (The times in
+metrics.csv are not exact enough: rounds learned in other processes are recorded when the loop next polls, the last ones
+all at once.) The total times of the longer runs are printed below.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ENGINES = {
 
 @contextmanager
 def on_cores(count: int) -> Iterator[None]:
-    """Whatever is started meanwhile may use only so many cores."""
+    """Processes started in this block use only the first `count` cores."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, sorted(before)[:count])
     try:
@@ -42,13 +42,13 @@ def on_cores(count: int) -> Iterator[None]:
 
 
 def train(episodes: int, cores: int, words: tuple[str, ...]) -> dict[str, Any]:
-    """Train so many episodes on so many cores."""
+    """Train a number of episodes on a number of cores."""
     with tempfile.TemporaryDirectory() as folder, on_cores(cores):
         return remuda("train", *PLAN, f"total_episodes={episodes}", *words, "--out", f"{folder}/run")
 
 
 def training(done: list[dict[str, Any]], cores: int, words: tuple[str, ...]) -> Callable[[], float]:
-    """Agent-steps played and learned from per second; keeps the results of the longer runs."""
+    """Agent-steps played and learned per second; `done` collects the results of the longer runs."""
 
     def measure() -> float:
         short, long = (train(episodes, cores, words) for episodes in (SHORT, LONG))
@@ -59,10 +59,10 @@ def training(done: list[dict[str, Any]], cores: int, words: tuple[str, ...]) -> 
 
 
 def main() -> None:
-    """Print the table, and how far one core for either side could get."""
+    """Print the table, and the limit with one core for collecting and one for learning."""
     done: dict[str, list[dict[str, Any]]] = {name: [] for name in ENGINES}
     compare(
-        "Treasurehunt, 10 agents, default networks, agent-steps played and learned from per second of wall time",
+        "Treasurehunt, 10 agents, default networks, agent-steps played and learned per second of wall time",
         {name: training(done[name], cores, words) for name, (cores, words) in ENGINES.items()},
         [Claim(f"{name} over one core", name, ONE_CORE, 1.6) for name in ENGINES if name != ONE_CORE],
         "agent-steps/s",
@@ -75,5 +75,5 @@ def main() -> None:
         )
         seconds = f"processor seconds {collect:.1f} collecting, {learn:.1f} learning"
         print(f"  {name}: {LONG} episodes in {wall:.1f} s, {seconds}")
-    most = (collect + learn) / max(collect, learn)  # of the last, which ran on one core
+    most = (collect + learn) / max(collect, learn)  # of the last entry, which ran on one core
     print(f"  with one core for collecting and one for learning at most {most:.2f} times one core for both")

@@ -1,8 +1,8 @@
-"""Learning beside collecting: does lag cost anything that can be seen in the end?
+"""Learning while collecting: does policy lag change the final return?
 
-Five seeds of each engine with the default settings and half the episodes, tested greedily. Differences are
-taken seed by seed (the same first weights and the same test episodes) and given with their 95 % interval
-(Student's t), as a share of what `vectorized` with lag 0 reaches.
+Five seeds of each engine with the default settings and half the episodes, evaluated greedily. Differences are computed
+seed by seed (the same first weights and the same test episodes) and printed with their 95 % interval (Student's t), as
+a share of the return of `vectorized` with lag 0.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ T_95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 8: 2.365, 10: 2.262} 
 
 
 def score(name: str, seed: int, folder: str) -> float:
-    """Train one seed and test it."""
+    """Train one seed and evaluate it."""
     out = f"{folder}/{name.replace(' ', '-')}-{seed}"
     trained = remuda("train", "treasurehunt", *SETTINGS, *ENGINES[name], "--seed", str(seed), "--out", out)
     tested = remuda("evaluate", out, "--episodes", str(TESTED))
@@ -39,7 +39,7 @@ def score(name: str, seed: int, folder: str) -> float:
 
 
 def main() -> None:
-    """Train everything, taking turns, and print the differences."""
+    """Train all engines and seeds in turn, and print the differences."""
     print(f"\nLearning Treasurehunt, {SEEDS} seeds, {TESTED} test episodes, greedy\n  {machine()}")
     print(f"  remuda train treasurehunt {' '.join(SETTINGS)} engine=… lag=…", flush=True)
     with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""Updates: the herd stacked against one agent after another, and bf16 against fp32."""
+"""Updates: all agents stacked compared with one agent after another, and bf16 compared with fp32."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ WORLDS = 8
 
 
 def fragment(agents: int) -> Fragment:
-    """Some random play to learn from."""
+    """A fragment of random play."""
     game = make_game(find_game("treasurehunt"), {"agents": agents}, range(WORLDS))
-    player = Rollout(game, random_bindings(game), RolloutConfig(0, WORLDS))
-    player.start(Task(tuple(range(WORLDS))))
-    return player.play(player.empty_fragments())[0]
+    rollout = Rollout(game, random_bindings(game), RolloutConfig(0, WORLDS))
+    rollout.start(Task(tuple(range(WORLDS))))
+    return rollout.play(rollout.empty_fragments())[0]
 
 
 def learner(played: Fragment, first: int, last: int, precision: str = "fp32", **options: int) -> IQN:
-    """A learner for some agents that has taken the fragment."""
+    """A learner for agents first … last-1 that has taken the fragment."""
     group = make_game(find_game("treasurehunt"), {"agents": played.actions.shape[2]}, [0]).spec.groups[0]
     context = LearnerContext(group, 0, first, last, first, 0, 100, WORLDS, 1000, precision)
     result = IQN(context, IQNOptions(**options))
@@ -41,15 +41,15 @@ def updating(learners: list[IQN]) -> Callable[[], float]:
     """Updates of all agents per second of processor time."""
 
     def work() -> int:
-        for own in learners:
-            own.update(1)
-        return sum(own.context.agents for own in learners)
+        for one in learners:
+            one.update(1)
+        return sum(one.context.agents for one in learners)
 
     return lambda: rate(work, 1.0)
 
 
 def stacked_against_single(agents: int, least: float, **options: int) -> None:
-    """One learner for all, or one each."""
+    """Compare one learner for all agents with one learner per agent."""
     played = fragment(agents)
     size = ", ".join(f"{name} {value}" for name, value in options.items()) or "default size"
     compare(

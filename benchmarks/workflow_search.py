@@ -1,8 +1,7 @@
-"""Which search finds the better order of repair? CAGE 2, equal budgets, scored on fresh episodes.
+"""Which search method finds the better order of repair? CAGE 2, equal budgets, scored on fresh episodes.
 
-Each method chooses an order by what it saw while it trained; what is printed is the return of that order's policy on
-episodes nobody saw before. The interval over seeds (Student's t) contains the luck of training, the ± behind a seed
-does not.
+Each method chooses an order from its training results. Printed is the return of that order's policy on fresh episodes.
+The interval over seeds (Student's t) covers the variation between trainings; the ± of a single seed does not.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ SETTINGS = ("compliance_threshold=0.9", "n_workers=1")
 WORLDS = {"conditioned": ("worlds=130",)}  # twice each of the 65 games
 
 
-def searched(method: str, seed: int, folder: Path) -> dict[str, Any]:
-    """One search, in a process of its own."""
+def run_search(method: str, seed: int, folder: Path) -> dict[str, Any]:
+    """One search in its own process."""
     out = folder / f"{method}-{seed}"
     words = (f"method={method}", f"total_episodes={EPISODES}", f"seed={seed}", *SETTINGS, *WORLDS.get(method, ()))
     result: dict[str, Any] = remuda("search", "cage2", "--out", str(out), *words)
@@ -42,14 +41,14 @@ def searched(method: str, seed: int, folder: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Every method and seed, as many at a time as there are cores."""
+    """Run every method and seed, as many at a time as there are cores."""
     print(f"\nSearching the order of repair, {EPISODES:,} episodes each, B_line, 100 steps\n  {machine()}")
     print(f"  remuda search cage2 total_episodes={EPISODES} method=… seed=… {' '.join(SETTINGS)}", flush=True)
     jobs = [(method, seed) for seed in range(SEEDS) for method in METHODS]
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(cores()) as pool:
-        results = list(pool.map(lambda job: searched(*job, Path(folder)), jobs))
+        results = list(pool.map(lambda job: run_search(*job, Path(folder)), jobs))
     for method in METHODS:
-        own = [found for (name, _), found in zip(jobs, results, strict=True) if name == method]
-        returns = np.array([found["chosen"]["env_return"] for found in own if found["chosen"]])
+        of_method = [result for (name, _), result in zip(jobs, results, strict=True) if name == method]
+        returns = np.array([result["chosen"]["env_return"] for result in of_method if result["chosen"]])
         width = t.ppf(0.975, len(returns) - 1) * float(standard_error(returns)) if len(returns) > 1 else float("nan")
         print(f"  {method}: {returns.mean():.2f} ± {width:.2f} over {len(returns)} seeds that chose one")

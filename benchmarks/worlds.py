@@ -1,4 +1,4 @@
-"""Treasurehunt with views and no networks: compiled against the same source interpreted."""
+"""Treasurehunt with observations and without networks: compiled, and the same source interpreted."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def episode(worlds: int, turns: int) -> int:
 
 
 def interpreted() -> float:
-    """The same in a process of its own with NUMBA_DISABLE_JIT=1."""
+    """The same in its own process with NUMBA_DISABLE_JIT=1."""
     code = (
         "from benchmarks.worlds import episode; from benchmarks.harness import rate;"
         "print(rate(lambda: episode(1, 20), 1.0))"

@@ -1,4 +1,4 @@
-"""Commons: berries grow beside berries, so a herd that eats the last ones goes hungry."""
+"""Commons: berries grow next to berries, so a herd that eats the last ones finds no more."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from remuda.core.options import Options
 from remuda.core.rng import Keys, fold, uniform
 from remuda.games.grid import EMPTY, MOVES, add_view, count_kind, draw_text, paint, place_apart, wall_border
 
-BERRY, AGENT, KINDS = 2, 3, 4  # the kit has EMPTY = 0 and WALL = 1
+BERRY, AGENT, KINDS = 2, 3, 4  # remuda.games.grid has EMPTY = 0 and WALL = 1
 SIGNS = ".#o@"
 COLOURS = np.array([[222, 214, 180], [92, 84, 76], [176, 32, 92], [60, 90, 220]], np.uint8)
 STEPS = np.vstack([MOVES, [[0, 0]]])  # up, down, left, right, and stay
@@ -23,14 +23,14 @@ EATEN, LEFT = 0, 1
 
 
 class CommonsOptions(Options):
-    """The rules as numbers."""
+    """The options of the game."""
 
     agents: int = Field(4, ge=1, le=10, description="how many agents share a field")
     size: int = Field(13, ge=6, le=99, description="rows and columns, walls included")
     turns: int = Field(100, ge=1, description="turns in an episode")
     radius: int = Field(2, ge=1, le=9, description="how many cells an agent sees to each side")
     berries: float = Field(0.3, ge=0, le=1, description="chance that a cell starts with a berry")
-    growth: float = Field(0.04, ge=0, le=1, description="chance of a berry per turn, for each berry beside the cell")
+    growth: float = Field(0.04, ge=0, le=1, description="chance of a berry per turn, for each berry next to the cell")
 
 
 @kernel
@@ -78,7 +78,7 @@ def _act(planes: Any, cells: Any, over: Any, first: int, actions: Any, eaten: An
 
 
 class Commons(Game):
-    """Fields of berries, and those who pick them."""
+    """Worlds of Commons."""
 
     def __init__(self, options: CommonsOptions, worlds: Sequence[int]) -> None:
         self.options = options
@@ -92,7 +92,7 @@ class Commons(Game):
         self.turn = np.zeros(count, np.int64)
 
     def reset(self, worlds: NDArray[np.int64], keys: Keys) -> None:
-        """Agents on random cells, berries on some of the others."""
+        """Put agents on random cells, and berries on some of the others."""
         self.signals[0].clear(worlds)
         self.keys[worlds] = keys
         self.turn[worlds] = 0
@@ -100,36 +100,36 @@ class Commons(Game):
         _reset(self.planes, self.cells, worlds, keys, self.options.berries)
 
     def begin(self) -> None:
-        """Let berries grow beside berries."""
+        """Let berries grow next to berries."""
         _grow(self.planes, self.keys, self.turn, self.over, self.options.growth)
 
     def observe(self, group: int, first: int, last: int, out: NDArray[np.uint8]) -> None:
-        """The square around each agent, one-hot by kind."""
+        """Write the square around each agent, one-hot by kind."""
         _observe(self.planes, self.cells, self.options.radius, first, out)
 
     def act(self, group: int, first: int, last: int, actions: NDArray[np.int64]) -> None:
-        """Step, and eat the berry that lies there."""
+        """Move the agents; each eats the berry it steps on."""
         eaten = np.zeros(actions.shape, np.float32)
         _act(self.planes, self.cells, self.over, first, actions, eaten)
         self.signals[0].rewards[:, first:last] += eaten
         self.signals[0].metrics[:, first:last, EATEN] += eaten
 
     def end(self) -> None:
-        """Count the turn and the berries; the last turn truncates everybody."""
-        going = ~self.over
-        self.turn[going] += 1
-        self.signals[0].metrics[going, :, LEFT] = (self.planes[going] == BERRY).sum(axis=(1, 2))[:, None]
-        done = going & (self.turn == self.spec.turns)
+        """Count the turn and the berries; truncate every agent after the last turn."""
+        running = ~self.over
+        self.turn[running] += 1
+        self.signals[0].metrics[running, :, LEFT] = (self.planes[running] == BERRY).sum(axis=(1, 2))[:, None]
+        done = running & (self.turn == self.spec.turns)
         self.signals[0].truncated[done] = True
         self.over |= done
 
     def render(self, world: int) -> NDArray[np.uint8]:
-        """One pixel per cell."""
+        """The map, one pixel per cell."""
         return paint(self.planes[world], COLOURS)
 
     def text(self, world: int) -> str:
-        """`@` agents, `o` berries."""
+        """The map as text: `@` agents, `o` berries."""
         return draw_text(self.planes[world], SIGNS)
 
 
-ENTRY = GameEntry("commons", "berries grow beside berries; each eaten is worth 1", CommonsOptions, Commons)
+ENTRY = GameEntry("commons", "berries grow next to berries; each one eaten is worth 1", CommonsOptions, Commons)

@@ -1,4 +1,4 @@
-"""RLlib learns our Treasurehunt, one policy per agent, through PettingZoo: `python examples/rllib_treasurehunt.py`."""
+"""Trains RLlib on Treasurehunt through PettingZoo, one policy per agent: `python examples/rllib_treasurehunt.py`."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ TURNS = 100
 
 
 class Floats(BaseParallelWrapper):  # type: ignore[misc]
-    """Bits as numbers that RLlib's networks take."""
+    """Converts observations to floats, which RLlib's networks need."""
 
     def observation_space(self, agent: str) -> spaces.Box:
-        """The same, of another type."""
+        """The same space with floats."""
         return spaces.Box(0.0, 1.0, self.env.observation_space(agent).shape, np.float32)
 
     def reset(self, seed: int | None = None, options: Any = None) -> Any:
         """Begin an episode."""
-        seen, infos = self.env.reset(seed=seed, options=options)
-        return self._floats(seen), infos
+        obs, infos = self.env.reset(seed=seed, options=options)
+        return self._floats(obs), infos
 
     def step(self, actions: dict[str, int]) -> Any:
-        """Everybody acts."""
-        seen, *rest = self.env.step(actions)
-        return self._floats(seen), *rest
+        """Play a turn."""
+        obs, *rest = self.env.step(actions)
+        return self._floats(obs), *rest
 
-    def _floats(self, seen: dict[str, Any]) -> dict[str, Any]:
-        return {agent: obs.astype(np.float32) for agent, obs in seen.items()}
+    def _floats(self, obs: dict[str, Any]) -> dict[str, Any]:
+        return {agent: array.astype(np.float32) for agent, array in obs.items()}
 
 
 def make_env(config: dict[str, Any]) -> Any:
@@ -47,7 +47,7 @@ def make_env(config: dict[str, Any]) -> Any:
 
 
 def main(iterations: int) -> None:
-    """Train, and say what came of it."""
+    """Train, and print the mean return before and after."""
     ray.init("local", include_dashboard=False, log_to_driver=False)
     register_env("treasurehunt", make_env)
     config = (

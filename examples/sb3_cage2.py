@@ -1,4 +1,4 @@
-"""Stable-Baselines3 learns to defend our CAGE 2, through Gymnasium: `python examples/sb3_cage2.py [STEPS]`."""
+"""Trains Stable-Baselines3 on CAGE 2 through Gymnasium: `python examples/sb3_cage2.py [STEPS]`."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import numpy as np
 from stable_baselines3 import PPO
 from stable_baselines3.common.vec_env import DummyVecEnv
 
-import remuda_envs  # noqa: F401 (makes the environments known)
+import remuda_envs  # noqa: F401 (registers the environments)
 
 WORLDS = 16
 EPISODES = 50
 
 
 def make_env() -> gymnasium.Env[object, object]:
-    """A network of 13 hosts, an intruder who knows where to go, 30 steps."""
+    """CAGE 2 against B_line, 30 steps."""
     return gymnasium.make("remuda/cage2-v0", red="b_line", steps=30)
 
 
 def mean_return(model: PPO) -> float:
-    """Of greedy play, over episodes that are the same before and after."""
+    """The mean return of greedy play, always on the same episodes."""
     env, returns = make_env(), []
     for episode in range(EPISODES):
         (obs, _), total, over = env.reset(seed=10_000 + episode), 0.0, False
@@ -34,7 +34,7 @@ def mean_return(model: PPO) -> float:
 
 
 def main(steps: int) -> None:
-    """Train, and say what came of it."""
+    """Train, and print the mean return before and after."""
     envs = DummyVecEnv([make_env] * WORLDS)
     model = PPO("MlpPolicy", envs, n_steps=60, batch_size=240, n_epochs=6, learning_rate=1e-3, seed=0, device="cpu")
     before = mean_return(model)

@@ -24,7 +24,7 @@ from remuda.games.grid import DOWN, EMPTY, LEFT, RIGHT, WALL
 from remuda.learners.herd import assign, bind_policy
 from remuda.runs.evaluation import evaluate
 from remuda.runs.settings import make_plan, spec_of
-from remuda.testing.check import CHECKS
+from remuda.testing.game_conformance import CHECKS
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "examples" / "commons.py"

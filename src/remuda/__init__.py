@@ -5,7 +5,7 @@ from contextlib import suppress
 from remuda.core.errors import RemudaError
 from remuda.runs.run import Run
 from remuda.runs.training import resume, train
-from remuda.testing.check import Finding, check
+from remuda.testing.game_conformance import Finding, check
 
 with suppress(ImportError):  # Gymnasium is an extra: where it is, it shall know our games
     import remuda_envs  # noqa: F401

@@ -1,10 +1,10 @@
-"""Our games with one agent, by name, for Gymnasium: importing this is cheap, and registers them.
+"""Registers our games with one agent in Gymnasium. Importing this module is cheap.
 
     import gymnasium, remuda_envs
     env = gymnasium.make("remuda/cage2-v0")
 
-or `gymnasium.make("remuda_envs:remuda/cage2-v0")` without an import. remuda itself, with torch, is imported when an
-environment is made.
+or `gymnasium.make("remuda_envs:remuda/cage2-v0")` without an import. remuda itself, which imports torch, is imported
+when an environment is made.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ENVS: dict[str, dict[str, Any]] = {
 
 
 def register_envs() -> None:
-    """Make our games known to `gymnasium.make` and `gymnasium.make_vec`; twice does no harm."""
+    """Register our games for `gymnasium.make` and `gymnasium.make_vec`; names already registered are skipped."""
     for name, settings in ENVS.items():
         if name not in registry:
             register(

@@ -1,4 +1,4 @@
-"""Other makers' libraries stay out of the tests that follow."""
+"""Keeps third-party libraries out of the fork server that other tests use."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 
 
 @pytest.fixture(scope="module", autouse=True)
-def a_fork_server_of_their_own() -> Iterator[None]:
-    """pygame, once it is loaded there, would catch the crashes of everybody's workers."""
+def own_fork_server() -> Iterator[None]:
+    """Restart the fork server: pygame, once loaded there, would catch the crashes of all later workers."""
     forkserver._forkserver._stop()  # type: ignore[attr-defined]
     yield
     forkserver._forkserver._stop()  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Environments of other makers that the adapters are tried on, small enough for every engine."""
+"""Environments of other libraries for tests of the adapters, small enough for every engine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 GAMES: dict[str, dict[str, Any]] = {
     "mpe2.simple_tag_v3:parallel_env": {"max_cycles": 8},  # agents of unequal shape
-    "pettingzoo:butterfly/knights_archers_zombies-v11": {"max_cycles": 25, "spawn_delay": 2},  # who die
+    "pettingzoo:butterfly/knights_archers_zombies-v11": {"max_cycles": 25, "spawn_delay": 2},  # agents die
     "pettingzoo:classic/tictactoe-v3": {"turns": 9},  # one after another, with masks
     "gymnasium:CartPole-v1": {"turns": 20},
     "gymnasium:FrozenLake-v1": {"turns": 12, "agents": 2},
@@ -16,8 +16,8 @@ GAMES: dict[str, dict[str, Any]] = {
 }
 
 
-def with_chance(size: int = 3) -> Any:
-    """A Gymnasium environment that is made here."""
+def random_walk(size: int = 3) -> Any:
+    """A small Gymnasium environment with random starts."""
     import gymnasium
 
     class Walk(gymnasium.Env[Any, Any]):
@@ -37,27 +37,27 @@ def with_chance(size: int = 3) -> Any:
     return Walk()
 
 
-def with_text() -> Any:
-    """An environment that shows what no network takes."""
-    env = with_chance()
+def text_observations() -> Any:
+    """An environment whose observations cannot be flattened."""
+    env = random_walk()
     env.observation_space = __import__("gymnasium").spaces.Text(5)
     return env
 
 
-def with_knobs() -> Any:
-    """An environment whose actions cannot be counted."""
-    env = with_chance()
+def continuous_actions() -> Any:
+    """An environment with continuous actions."""
+    env = random_walk()
     env.action_space = __import__("gymnasium").spaces.Box(-1, 1, (2,))
     return env
 
 
-def nothing() -> int:
-    """What is no environment."""
+def no_environment() -> int:
+    """A factory that makes no environment."""
     return 7
 
 
 def out_of_turn() -> Any:
-    """Two agents who act in an odd order; every move pays both, differently, and the last ends the game."""
+    """Two agents that act in an irregular order; every move pays both, differently, and the last ends the game."""
     import gymnasium
     from pettingzoo import AECEnv
 

@@ -1,7 +1,7 @@
-"""A stand-in for Sorrel with the interface of the original, and a small game in the manner of its examples.
+"""A stand-in for Sorrel with the interface of the original, and a small game like those in its examples.
 
-Berries grow at random; agents walk along a line and eat. Agents see each other, so the order of acting matters. Chance
-comes from NumPy's global generator and from Python's, as in the original.
+Berries grow at random; agents walk along a line and eat them. Agents see each other, so the order of acting matters.
+Random numbers come from NumPy's and Python's global generators, as in the original.
 """
 
 # ruff: noqa: NPY002 (Sorrel draws from the global generator)
@@ -17,8 +17,8 @@ import numpy as np
 from pydantic import Field
 
 from remuda.adapters.inbound import sorrel
-from remuda.adapters.inbound.global_generators import GlobalGenerators
-from remuda.core.game import Game, GameEntry, StepCost
+from remuda.adapters.inbound.global_random_state import GlobalRandomState
+from remuda.core.game import Game, GameEntry, Pace
 from remuda.core.options import Options
 
 
@@ -74,7 +74,7 @@ class ActionSpec:
 
 
 class Buffer:
-    """Holds the model's memory; a network that is not let go would be seen to be copied."""
+    """A model's memory; raises if the adapter uses or copies it instead of dropping the model."""
 
     def __init__(self, capacity: int, obs_shape: Sequence[int], n_frames: int = 1) -> None:
         self.states = np.zeros((capacity, *obs_shape), np.float32)
@@ -140,7 +140,7 @@ class Agent(Entity):
 
 
 class Environment:
-    """As in sorrel/environment.py; the adapter knows it by where it is."""
+    """As in sorrel/environment.py; the adapter recognises it by its module and name."""
 
     __module__ = "sorrel.environment"
     agents: list[Any]
@@ -196,7 +196,7 @@ class Berry(Entity):
 
 
 class Walker(Agent):
-    """Remembers how far it has walked, and never forgets it by itself."""
+    """Counts its steps; its own reset does not set the count back."""
 
     walked = 0
 
@@ -226,7 +226,7 @@ class Walker(Agent):
 
 
 class Runner(Walker):
-    """Has one action more, and ends the game by getting to the left edge with enough behind it."""
+    """Has one more action; ends the game when it reaches the left edge after at least three steps."""
 
     def act(self, world: Any, action: int) -> float:
         reward = super().act(world, min(action, 2))
@@ -245,7 +245,7 @@ class Meadow(Environment):
         for kind in kinds:
             actions = ActionSpec(["left", "right", "stay", "rest"][: 4 if kind is Runner else 3])
             self.agents.append(kind(None, actions, BaseModel((cells,), actions.n_actions, 8, epsilon=0.7)))
-        self.agents[np.random.choice(len(kinds))].walked = 1  # as Tag chooses who is it
+        self.agents[np.random.choice(len(kinds))].walked = 1  # as Tag chooses which agent is "it"
 
     def populate_environment(self) -> None:
         places = np.random.choice(self.world.width, size=len(self.agents), replace=False)
@@ -268,9 +268,9 @@ def _make(options: MeadowOptions, worlds: Sequence[int]) -> Game:
     def make() -> Meadow:
         return meadow((*[Walker] * 2, *[Runner] * options.runners), options.stop)
 
-    with GlobalGenerators().lent():  # worlds of other threads are being played
-        made = make()
-    return sorrel.build("meadow", made, make, options.turns, len(worlds))
+    with GlobalRandomState().installed():  # other threads may be playing worlds at the same time
+        env = make()
+    return sorrel.build("meadow", env, make, options.turns, len(worlds))
 
 
-ENTRY = GameEntry("meadow", "walkers and berries", MeadowOptions, _make, step_cost=StepCost.FAST)
+ENTRY = GameEntry("meadow", "walkers and berries", MeadowOptions, _make, pace=Pace.QUICK)

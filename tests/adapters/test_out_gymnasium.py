@@ -15,22 +15,22 @@ from gymnasium.vector import AutoresetMode
 from remuda.adapters.outbound.gymnasium import WorldEnv, WorldsEnv
 from remuda.core.errors import ConfigError, OrderError, UnknownName
 from remuda.core.game import GameEntry
-from remuda.testing.games import GIFTS, MASKED, RESPAWN
+from remuda.testing import GIFTS, MASKED, RESPAWN
 from remuda_envs import ENVS
 
 WORLDS = 7
 GAMES: dict[str, tuple[str | GameEntry, dict[str, Any]]] = {
     "cage2": ("cage2", {"steps": 12, "red": "meander", "green": True}),
     "treasurehunt": ("treasurehunt", {"agents": 1, "turns": 9, "spawn": 0.2}),
-    "masks, ends of its own": (MASKED, {"agents": 1}),
+    "masks, terminates": (MASKED, {"agents": 1}),
     "the agent dies before the world": (RESPAWN, {"agents": 1}),
-    "dies at the beginning of turns": (RESPAWN, {"agents": 1, "at_begin": True}),
+    "dies at the start of a turn": (RESPAWN, {"agents": 1, "at_begin": True}),
     "gifts": (GIFTS, {"agents": 1}),
 }
 
 
 def allowed(seen: Any, count: int, number: int) -> int:
-    """An action that may be taken, another one for every number."""
+    """An allowed action; a different number gives a different one."""
     choices = np.flatnonzero(seen["action_mask"]) if isinstance(seen, dict) else np.arange(count)
     return int(choices[number % len(choices)])
 
@@ -59,7 +59,7 @@ def test_gymnasium_finds_nothing_wrong_with_odd_games(game: str) -> None:
     check_env(WorldEnv(name, **options), skip_render_check=True)
 
 
-def test_the_names_are_cheap_to_import() -> None:
+def test_remuda_envs_is_cheap_to_import() -> None:
     """In a new process: the environments are known, and remuda is not imported until one is made."""
     code = (
         "import sys, gymnasium, remuda_envs\n"
@@ -106,7 +106,7 @@ def test_many_worlds_play_what_single_ones_play(game: str) -> None:
     assert episodes >= 2 * WORLDS
 
 
-def test_a_name_in_the_id_is_enough() -> None:
+def test_the_module_may_be_named_in_the_id() -> None:
     code = (
         "import gymnasium\n"
         "print(gymnasium.make_vec('remuda_envs:remuda/cage2-v0', num_envs=3).reset(seed=1)[0].shape)\n"
@@ -115,8 +115,8 @@ def test_a_name_in_the_id_is_enough() -> None:
     assert (done.returncode, done.stdout) == (0, "(3, 52)\n"), done.stderr
 
 
-def test_gymnasium_s_own_vector_environment_agrees() -> None:
-    """SyncVectorEnv of single ones, with the autoreset mode that ours declares, gives the same."""
+def test_gymnasiums_own_vector_environment_agrees() -> None:
+    """A SyncVectorEnv of single environments, with the autoreset mode of ours, gives the same."""
     own = gymnasium.make_vec("remuda/cage2-v0", num_envs=4, steps=6)
     theirs = gymnasium.make_vec("remuda/cage2-v0", num_envs=4, vectorization_mode="sync", steps=6)
     assert isinstance(own.unwrapped, WorldsEnv)
@@ -162,7 +162,7 @@ def test_seeds_of_worlds() -> None:
     assert same(alone.reset()[0], second[0])
 
 
-def test_options_dealt_out_over_worlds() -> None:
+def test_an_option_may_differ_between_worlds() -> None:
     envs = gymnasium.make_vec("remuda/treasurehunt-v0", num_envs=4, wall=[-1.0, -2.0], spawn=0.0, height=3, width=3)
     envs.reset(seed=0)
     _, rewards, *_ = envs.step(np.zeros(4, np.int64))
@@ -178,7 +178,7 @@ def test_pictures() -> None:
     assert [picture.shape for picture in envs.render() or ()] == [(5, 6, 3)] * 2
 
 
-def test_mistakes_are_one_sentence() -> None:
+def test_mistakes_are_refused() -> None:
     with pytest.raises(ConfigError, match="parallel_env"):
         WorldEnv("treasurehunt", agents=2)
     with pytest.raises(UnknownName, match="'steps'"):

@@ -1,4 +1,4 @@
-"""Our games as PettingZoo environments: its own conformance tests, and the same episodes that our players see."""
+"""Our games as PettingZoo environments: PettingZoo's own conformance tests, and the same episodes as in a rollout."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from remuda.games.registry import find_game
 from remuda.rollout.config import RolloutConfig
 from remuda.rollout.rollout import Rollout
 from remuda.runs.replay import RecordedActions
-from remuda.testing.games import GIFTS, MASKED, RESPAWN, UNEQUAL
+from remuda.testing import GIFTS, MASKED, RESPAWN, UNEQUAL
 
 with warnings.catch_warnings(action="ignore"):  # about PettingZoo's own games
     from pettingzoo.test import parallel_api_test, parallel_seed_test
@@ -34,7 +34,7 @@ GAMES: dict[str, tuple[str | GameEntry, dict[str, Any]]] = {
     "masks": (MASKED, {}),
     "gifts": (GIFTS, {}),
     "dying": (RESPAWN, {}),
-    "dying at the beginning of turns": (RESPAWN, {"at_begin": True}),
+    "dying at the start of a turn": (RESPAWN, {"at_begin": True}),
     "dying and back at once": (RESPAWN, {"longest_rest": 0}),
 }
 
@@ -46,7 +46,7 @@ def env(request: pytest.FixtureRequest) -> HerdEnv:
 
 
 def pick(env: HerdEnv, observations: dict[str, Any], number: int) -> dict[str, int]:
-    """An allowed action for everybody, another one each turn."""
+    """An allowed action for every agent, another one each turn."""
     actions = {}
     for i, name in enumerate(env.agents):
         seen, count = observations[name], int(env.action_space(name).n)
@@ -77,20 +77,20 @@ def test_observations_are_in_their_spaces_to_the_end(env: HerdEnv) -> None:
 
 
 @pytest.mark.parametrize("name", GAMES)
-def test_an_episode_is_what_our_own_player_sees_of_it(name: str) -> None:
-    """Rewards, ends and observations of every agent while it is there, with the same chance and the same actions."""
+def test_an_episode_is_the_same_as_in_a_rollout(name: str) -> None:
+    """Rewards, ends and observations of every agent until it leaves, with the same key and the same actions."""
     game, options = GAMES[name]
     env = parallel_env(game, **options)
-    spec, places = env.game.spec, env._places
+    spec, indices = env.game.spec, env._indices
     observations, _ = env.reset(seed=11)
     actions = [np.zeros((spec.turns, 1, group.size), np.int64) for group in spec.groups]
     seen, turn = [(observations, {}, {}, {})], 0
     while env.agents:
-        rows = env._rows(chosen := pick(env, observations, turn))
+        rows = env._action_arrays(chosen := pick(env, observations, turn))
         for g, row in enumerate(rows):
             actions[g][turn] = row
-        observations, *news, _ = env.step(chosen)
-        seen.append((observations, *news))
+        observations, *result, _ = env.step(chosen)
+        seen.append((observations, *result))
         turn += 1
     for g in range(len(spec.groups)):
         actions[g] = actions[g][:turn]
@@ -100,16 +100,16 @@ def test_an_episode_is_what_our_own_player_sees_of_it(name: str) -> None:
     bindings = [
         PolicyBinding(g, 0, group.size, RecordedActions(group, actions[g])) for g, group in enumerate(spec.groups)
     ]
-    player = Rollout(again, bindings, RolloutConfig(0, 1))
-    player.start(Task((0,)))
+    rollout = Rollout(again, bindings, RolloutConfig(0, 1))
+    rollout.start(Task((0,)))
     again.reset(np.zeros(1, np.int64), np.array([rng.key(11, Stream.OUTSIDE, 0)]))
-    fragments = player.play(player.empty_fragments(turn))
-    present = set(places)
+    fragments = rollout.play(rollout.empty_fragments(turn))
+    present = set(indices)
     for t in range(turn):
         observations, (_, rewards, terminated, truncated) = seen[t][0], seen[t + 1]
         assert set(rewards) == present
         for agent in sorted(present):
-            g, i = places[agent]
+            g, i = indices[agent]
             fragment = fragments[g]
             shown = observations[agent]
             if isinstance(shown, dict):
@@ -145,7 +145,7 @@ def test_names_and_spaces() -> None:
 
 
 def test_unbounded_integers_have_the_limits_of_their_dtype() -> None:
-    from remuda.testing.games import BROKEN
+    from remuda.testing import BROKEN
 
     space = parallel_env(BROKEN["oneaction"]).observation_space("agent_0")
     limits = np.iinfo(np.int32)
@@ -153,7 +153,7 @@ def test_unbounded_integers_have_the_limits_of_their_dtype() -> None:
     assert (int(space.low.min()), int(space.high.max())) == (limits.min, limits.max)
 
 
-def test_who_dies_leaves_and_the_others_go_on() -> None:
+def test_dead_agents_leave_and_the_others_go_on() -> None:
     env = parallel_env(RESPAWN, agents=4, turns=30, longest_life=8)
     observations, _ = env.reset(seed=1)
     gone: set[str] = set()
@@ -172,7 +172,7 @@ def test_who_dies_leaves_and_the_others_go_on() -> None:
     assert len(set(counts)) > 2, "they died at different times"
 
 
-def test_the_end_of_time_is_truncation_and_the_end_by_the_rules_termination() -> None:
+def test_time_limits_truncate_and_rules_terminate() -> None:
     for game, ends in ((GIFTS, "truncated"), (MASKED, "terminated")):
         env = parallel_env(game)
         observations, _ = env.reset(seed=0)
@@ -191,7 +191,7 @@ def test_infos_have_the_metrics() -> None:
     assert sum(sum(info.values()) for info in infos.values()) > 0
 
 
-def test_without_a_seed_chance_goes_on_and_can_be_repeated() -> None:
+def test_without_a_seed_the_next_episode_follows_from_the_last_seed() -> None:
     def firsts(env: HerdEnv, seeds: list[int | None]) -> list[bytes]:
         return [env.reset(seed=seed)[0]["agent_0"].tobytes() for seed in seeds]
 
@@ -200,7 +200,7 @@ def test_without_a_seed_chance_goes_on_and_can_be_repeated() -> None:
     assert len(set(episodes)) == 3
     assert firsts(two, [3, None, None, 3, None]) == [*episodes, *episodes[:2]]
     fresh = [firsts(parallel_env(GIFTS, agents=1), [None])[0] for _ in range(4)]
-    assert len(set(fresh)) > 1, "without any seed two environments have different chance"
+    assert len(set(fresh)) > 1, "without any seed two environments play different episodes"
 
 
 def test_pictures() -> None:
@@ -214,7 +214,7 @@ def test_pictures() -> None:
         parallel_env("treasurehunt", render_mode="rgb_aray")
 
 
-def test_mistakes_are_one_sentence() -> None:
+def test_mistakes_are_refused() -> None:
     with pytest.raises(UnknownName, match="'treasurehunt'"):
         parallel_env("treasurehnt")
     with pytest.raises(UnknownName, match="'agents'"):

@@ -1,4 +1,4 @@
-"""Sorrel's environments as games: everything but the models is theirs."""
+"""Sorrel environments as games: all but the models is Sorrel's own code."""
 
 # ruff: noqa: NPY002 (Sorrel draws from the global generator)
 
@@ -17,7 +17,7 @@ import torch
 
 import remuda
 from remuda.adapters.inbound import sorrel
-from remuda.adapters.inbound.worlds import Simulators
+from remuda.adapters.inbound.worlds import SimulatorGame
 from remuda.core import rng
 from remuda.core.errors import ConfigError
 from remuda.core.game import Game, make_game
@@ -26,7 +26,7 @@ from remuda.core.rng import Stream
 from remuda.core.task import Task
 from remuda.rollout.config import RolloutConfig
 from remuda.rollout.rollout import Rollout
-from remuda.testing.check import check
+from remuda.testing.game_conformance import check
 
 SEED = 5
 
@@ -91,10 +91,10 @@ def test_an_episode_is_the_one_that_sorrel_plays() -> None:
     assert game.signals[0].truncated.all()
 
 
-def test_recognised_without_being_imported() -> None:
-    assert sorrel.recognise(standin.meadow())
-    assert not sorrel.recognise(object())
-    assert not sorrel.recognise(standin.ENTRY)
+def test_an_environment_is_recognised_without_importing_sorrel() -> None:
+    assert sorrel.is_sorrel_env(standin.meadow())
+    assert not sorrel.is_sorrel_env(object())
+    assert not sorrel.is_sorrel_env(standin.ENTRY)
 
 
 def test_its_shape() -> None:
@@ -107,7 +107,7 @@ def test_its_shape() -> None:
     assert make(turns=4).spec.turns == 4
 
 
-def test_neighbours_are_grouped_so_that_the_order_stays() -> None:
+def test_only_neighbours_are_grouped_so_the_order_of_acting_stays() -> None:
     kinds = (standin.Walker, standin.Runner, standin.Walker)
     game = sorrel.build("m", standin.meadow(kinds), lambda: standin.meadow(kinds), None, 1)
     assert [(group.name, group.size) for group in game.spec.groups] == [("Walker_0", 1), ("Runner", 1), ("Walker_2", 1)]
@@ -118,23 +118,23 @@ def test_it_keeps_every_promise(options: dict[str, Any]) -> None:
     assert [f"{f.promise}: {f.problem}" for f in check(standin.ENTRY, **options) if f.problem] == []
 
 
-def test_everybody_sees_what_those_before_did() -> None:
-    """Whatever the plan says about parallel actions."""
+def test_agents_observe_the_actions_before_theirs() -> None:
+    """With parallel actions and without."""
     fragments = []
     for parallel in (True, False):
         game = make()
-        player = Rollout(
+        rollout = Rollout(
             game, [PolicyBinding(0, 0, 2, RandomPolicy(game.spec.groups[0], 2))], RolloutConfig(0, 1, parallel)
         )
-        player.start(Task((0,)))
-        fragments += player.play(player.empty_fragments())
+        rollout.start(Task((0,)))
+        fragments += rollout.play(rollout.empty_fragments())
     assert np.array_equal(fragments[0].obs, fragments[1].obs)
     assert np.array_equal(fragments[0].rewards, fragments[1].rewards)
     first, second = fragments[0].obs[fragments[0].before : -1, 0, :, :7].swapaxes(0, 1)
-    assert not np.array_equal(first, second)  # somebody moved in between
+    assert not np.array_equal(first, second)  # the first agent has moved in between
 
 
-def test_chance_is_the_worlds_own() -> None:
+def test_global_generators_are_not_changed() -> None:
     game = make(worlds=2)
     start(game)
     np.random.seed(1)
@@ -147,12 +147,12 @@ def test_chance_is_the_worlds_own() -> None:
     assert (np.random.get_state()[1].tolist(), random.getstate(), torch.get_rng_state().tolist()) == before
 
 
-def test_threads_do_not_notice_each_other() -> None:
+def test_threads_do_not_change_each_others_random_numbers() -> None:
     def play(episode: int) -> Any:
         game = make()
-        player = Rollout(game, [PolicyBinding(0, 0, 2, RandomPolicy(game.spec.groups[0], 2))], RolloutConfig(0, 6))
-        player.start(Task((episode,)))
-        return player.play(player.empty_fragments())[0].obs
+        rollout = Rollout(game, [PolicyBinding(0, 0, 2, RandomPolicy(game.spec.groups[0], 2))], RolloutConfig(0, 6))
+        rollout.start(Task((episode,)))
+        return rollout.play(rollout.empty_fragments())[0].obs
 
     alone = [play(episode) for episode in range(6)]
     with ThreadPoolExecutor(6) as pool:
@@ -177,18 +177,18 @@ def test_a_done_world_ends_the_episode_only_where_it_should() -> None:
         assert ended > 0 if not stop else ended == 1
 
 
-def test_what_reset_leaves_is_forgotten_too() -> None:
+def test_what_sorrels_reset_does_not_reset_is_reset_too() -> None:
     game = make()
-    sights = []
+    observations = []
     for _ in range(2):
         start(game)
         out = np.zeros((1, 2, 9), np.float32)
         game.observe(0, 0, 2, out)
-        sights.append(out)
+        observations.append(out)
         for _ in range(9):
             game.step([np.ones((1, 2), np.int64)])
-    assert np.array_equal(sights[0], sights[1])
-    assert isinstance(game, Simulators)
+    assert np.array_equal(observations[0], observations[1])
+    assert isinstance(game, SimulatorGame)
 
 
 @pytest.mark.parametrize("learner", ["iqn", "ppo"])
@@ -205,19 +205,19 @@ def test_engines_that_wait_agree_to_the_bit(tmp_path: Path, learner: str) -> Non
     assert len(shas) == 1
 
 
-def test_what_cannot_be_played_is_one_sentence() -> None:
-    def refused(made: Any) -> str:
-        with pytest.raises(ConfigError) as told:
-            sorrel.build("mine", made, lambda: made, None, 1)
-        return str(told.value)
+def test_unsuitable_environments_are_refused() -> None:
+    def refused(env: Any) -> str:
+        with pytest.raises(ConfigError) as error:
+            sorrel.build("mine", env, lambda: env, None, 1)
+        return str(error.value)
 
     assert "turns=100" in refused(standin.meadow(epochs=3))
-    nobody = standin.meadow()
-    nobody.agents = []
-    assert "setup_agents" in refused(nobody)
-    talker = standin.meadow()
-    talker.agents[1].pov = lambda world: "a meadow"
-    assert "agent 1 of mine sees no array" in refused(talker)
-    idle = standin.meadow()
-    del idle.agents[0].action_spec
-    assert "agent 0 of mine has no action_spec" in refused(idle)
+    no_agents = standin.meadow()
+    no_agents.agents = []
+    assert "setup_agents" in refused(no_agents)
+    says_text = standin.meadow()
+    says_text.agents[1].pov = lambda world: "a meadow"
+    assert "agent 1 of mine does not observe an array" in refused(says_text)
+    no_actions = standin.meadow()
+    del no_actions.agents[0].action_spec
+    assert "agent 0 of mine has no action_spec" in refused(no_actions)

@@ -1,4 +1,4 @@
-"""Observations of every kind become arrays as documented."""
+"""Observations of every space become arrays as documented."""
 
 from __future__ import annotations
 
@@ -28,34 +28,34 @@ MASK = spaces.MultiBinary(4)
 
 
 @pytest.mark.parametrize("name", SPACES)
-def test_every_space_has_a_shape_that_its_observations_keep_to(name: str) -> None:
+def test_observations_have_the_shape_of_their_space(name: str) -> None:
     space, shape, dtype = SPACES[name]
-    inputs = FlatSpace(space, "somebody")
+    inputs = FlatSpace(space, "agent")
     assert (inputs.shape, inputs.dtype, inputs.masked) == (shape, np.dtype(dtype), False)
     space.seed(1)
     for _ in range(20):
-        seen = inputs.see(space.sample())
-        assert seen.shape == shape
-        assert seen.dtype == dtype
+        array = inputs.as_array(space.sample())
+        assert array.shape == shape
+        assert array.dtype == dtype
 
 
 @given(st.integers(0, 4), st.lists(st.integers(0, 1), min_size=3, max_size=3))
-def test_parts_stand_one_after_another_by_key(choice: int, switches: list[int]) -> None:
+def test_parts_are_concatenated_by_key(choice: int, switches: list[int]) -> None:
     space = spaces.Dict({"z": spaces.Discrete(5), "a": spaces.MultiBinary(3)})
-    seen = FlatSpace(space, "somebody").see({"z": choice, "a": np.array(switches, np.int8)})
-    assert seen.tolist() == [*switches, *np.eye(5)[choice].tolist()]
+    array = FlatSpace(space, "agent").as_array({"z": choice, "a": np.array(switches, np.int8)})
+    assert array.tolist() == [*switches, *np.eye(5)[choice].tolist()]
 
 
-def test_a_mask_is_no_part_of_what_is_seen() -> None:
-    alone = FlatSpace(spaces.Dict({"observation": spaces.Box(0, 9, (2, 2), np.int8), "action_mask": MASK}), "somebody")
+def test_a_mask_is_not_part_of_the_observation() -> None:
+    alone = FlatSpace(spaces.Dict({"observation": spaces.Box(0, 9, (2, 2), np.int8), "action_mask": MASK}), "agent")
     assert alone.masked
     assert (alone.shape, alone.dtype) == ((2, 2), np.int8)
     obs = {"observation": np.ones((2, 2), np.int8), "action_mask": np.array([1, 0, 1, 1], np.int8)}
-    assert alone.see(obs).tolist() == [[1, 1], [1, 1]]
+    assert alone.as_array(obs).tolist() == [[1, 1], [1, 1]]
     assert mask_of(obs, {}).tolist() == [1, 0, 1, 1]
-    more = FlatSpace(spaces.Dict({"x": spaces.Discrete(2), "y": spaces.Discrete(3), "action_mask": MASK}), "somebody")
+    more = FlatSpace(spaces.Dict({"x": spaces.Discrete(2), "y": spaces.Discrete(3), "action_mask": MASK}), "agent")
     assert more.shape == (5,)
-    assert more.see({"x": 1, "y": 0, "action_mask": MASK.sample()}).tolist() == [0, 1, 1, 0, 0]
+    assert more.as_array({"x": 1, "y": 0, "action_mask": MASK.sample()}).tolist() == [0, 1, 1, 0, 0]
     assert mask_of(7, {"action_mask": [True]}) == [True]
     assert mask_of(7, {}) is None
 
@@ -64,12 +64,12 @@ def test_a_mask_is_no_part_of_what_is_seen() -> None:
     "space",
     [spaces.Text(3), spaces.Sequence(spaces.Discrete(2)), spaces.Dict({"a": spaces.Text(3)}), spaces.Box(0, 1, (0,))],
 )
-def test_what_has_no_size_is_refused_in_a_sentence(space: Any) -> None:
+def test_spaces_without_a_fixed_size_are_refused(space: Any) -> None:
     with pytest.raises(ConfigError, match=r"agent 'bob' of zoo observes"):
         FlatSpace(space, "agent 'bob' of zoo")
 
 
-def test_only_actions_that_can_be_counted_are_taken() -> None:
+def test_only_discrete_actions_are_accepted() -> None:
     assert count_actions(spaces.Discrete(4, start=-1), "bob") == 4
     with pytest.raises(ConfigError, match=r"bob has actions MultiDiscrete.*wrap the environment"):
         count_actions(spaces.MultiDiscrete([2, 2]), "bob")

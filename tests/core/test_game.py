@@ -10,7 +10,7 @@ from remuda.core.errors import ConfigError, UnknownName
 from remuda.core.game import Group, Signals, make_game
 from remuda.core.rng import Stream
 from remuda.games.registry import SHIPPED, find_game
-from remuda.testing.games import GIFTS, MASKED, UNEQUAL, Masked, OddOptions, Unequal
+from remuda.testing.odd_games import GIFTS, MASKED, UNEQUAL, Masked, OddOptions, Unequal
 
 
 @pytest.mark.parametrize("name", SHIPPED)

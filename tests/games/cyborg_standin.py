@@ -1,7 +1,7 @@
-"""A stand-in for CybORG 2.1 with the interface of the original and a handful of rules: what we use, and nothing else.
+"""A stand-in for CybORG 2.1: the part of its interface that we use, with a few simple rules.
 
-Red breaks into a host now and then and becomes root there; blue hears of it, if no decoy was laid on that host in the
-same step. All chance comes from Python's `random`, as in the original.
+Red breaks into a random host and may become root there. Blue's table shows it, unless blue placed a decoy on that host
+in the same step. All random numbers come from Python's `random`, as in the original.
 """
 
 from __future__ import annotations
@@ -86,25 +86,25 @@ class CybORG:
         red = self.red.get_action()
         self.action = {"Blue": action, "Red": red}
         self.success = {"Blue": TrinaryEnum.TRUE, "Red": TrinaryEnum.UNKNOWN}
-        heard: dict[str, list[dict[str, Any]]] = {}
+        events: dict[str, list[dict[str, Any]]] = {}
         name = type(action).__name__
         if name == "Restore":
             self.root -= {str(action.hostname)} - {"User0"}
             self.entered -= {str(action.hostname)} - {"User0"}
         if name.startswith("Decoy"):
             self.success["Blue"] = TrinaryEnum.FALSE if name == "DecoySmss" else TrinaryEnum.TRUE
-            heard[str(action.hostname)] = [{"Service Name": name}]
+            events[str(action.hostname)] = [{"Service Name": name}]
         if type(red).__name__ == "Exploit":
             self.entered.add(str(red.hostname))
             if random.random() < 0.5:
                 self.root.add(str(red.hostname))
-            heard.setdefault(str(red.hostname), []).append({"Connections": [{"local_port": 22}]})
+            events.setdefault(str(red.hostname), []).append({"Connections": [{"local_port": 22}]})
         if type(red).__name__ == "Impact":
             self.success["Red"] = TrinaryEnum.TRUE if "Op_Server0" in self.root else TrinaryEnum.FALSE
         if self.green is not None and (host := self.green.get_action()):
-            heard.setdefault(host, []).append({"Connections": [{"local_port": 80}]})
+            events.setdefault(host, []).append({"Connections": [{"local_port": 80}]})
         reward = round(-0.1 * len(self.root - {"User0"}) - (name == "Restore"), 1)
-        return SimpleNamespace(observation=heard, reward=reward, done=False, action_space={})
+        return SimpleNamespace(observation=events, reward=reward, done=False, action_space={})
 
     def get_last_action(self, agent: str) -> Action | None:
         return self.action.get(agent)
@@ -132,16 +132,16 @@ class BlueTableWrapper:
         self.env = env
 
     def reset(self, agent: str) -> Any:
-        return self._seen(self.env.reset(agent))
+        return self._with_bits(self.env.reset(agent))
 
     def step(self, agent: str, action: Action) -> Any:
-        return self._seen(self.env.step(agent, action))
+        return self._with_bits(self.env.step(agent, action))
 
-    def _seen(self, result: Any) -> Any:
+    def _with_bits(self, result: Any) -> Any:
         bits = []
         for host in HOSTS:
-            heard = self._interpret_connections(result.observation[host]) if host in result.observation else "None"
-            bits += [int(heard == "Scan"), 0, 0, 0]
+            events = self._interpret_connections(result.observation[host]) if host in result.observation else "None"
+            bits += [int(events == "Scan"), 0, 0, 0]
         result.observation = np.array(bits)
         return result
 
@@ -164,7 +164,7 @@ class EnumActionWrapper:
 
 
 def install(folder: Path, patch: pytest.MonkeyPatch) -> None:
-    """Make `import CybORG` find all this."""
+    """Make `import CybORG` find this module's classes."""
     _write_scenario(folder)
     package, agents, wrappers = (ModuleType(f"CybORG{part}") for part in ("", ".Agents", ".Agents.Wrappers"))
     package.__file__ = str(folder / "__init__.py")
@@ -180,7 +180,7 @@ def install(folder: Path, patch: pytest.MonkeyPatch) -> None:
 
 
 def write(folder: Path) -> None:
-    """The same as a package on disk, for processes of their own."""
+    """Write the same as a package on disk, so that other processes can import it."""
     _write_scenario(folder)
     names = {
         "__init__.py": "CybORG",

@@ -1,4 +1,4 @@
-"""CAGE 2 as a game: options, chance, metrics, pictures, players. Its rules are tested in tests/parity."""
+"""CAGE 2 as a game: options, probabilities, metrics, pictures, players. For its rules see tests/promises/parity."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from remuda.games.cage2.network import (
     action_of,
 )
 from remuda.games.cage2.red import AGENTS
-from remuda.games.cage2.simulator import EXPLOIT, NOBODY, SUCCEEDED
+from remuda.games.cage2.state import EXPLOIT, NONE, SUCCEEDED
 from remuda.games.registry import find_game
 from remuda.rollout.config import RolloutConfig
 from remuda.rollout.rollout import Rollout
@@ -51,7 +51,7 @@ def start(worlds: int = 1, seed: int = 0, numbers: list[int] | None = None, **op
 
 
 def step(game: Cage2, action: int) -> np.ndarray:
-    """One step with the same action everywhere; what each world earned."""
+    """Play one step with the same action in every world; returns what each world earned."""
     game.signals[0].rewards[:] = 0
     game.step([np.full((game.worlds, 1), action)])
     return game.signals[0].rewards[:, 0].copy()
@@ -108,7 +108,7 @@ def test_decoys_fit_where_they_do_in_the_original() -> None:
 
 
 def test_undisturbed_b_line_stops_the_service_at_step_15_and_it_stays_down() -> None:
-    """Unless an exploit fails by itself, which only some entries allow."""
+    """Unless an exploit fails by itself, which is possible through some entries only."""
     game = start(worlds=200, steps=40)
     down = np.array([(step(game, SLEEP), game.state["service_up"] == 0)[1] for _ in range(40)])
     first = down.argmax(axis=0) + 1
@@ -171,13 +171,13 @@ def test_long_episodes_do_not_overflow_their_counts() -> None:
 @pytest.mark.parametrize(
     ("given", "name"), [("B_lineAgent", "b_line"), ("RedMeanderAgent", "meander"), ("SleepAgent", "sleep")]
 )
-def test_red_agents_go_by_the_names_of_the_original_too(given: str, name: str) -> None:
+def test_red_agents_may_have_the_names_of_the_original(given: str, name: str) -> None:
     game = start(red=given)
     assert game.spec.options["red"] == name
     assert start(red_agent=given).spec.options["red"] == name
 
 
-def test_mixed_and_lists_are_dealt_out_by_world_number() -> None:
+def test_world_w_takes_entry_w_of_mixed_and_of_lists() -> None:
     game = start(numbers=[4, 0, 2, 7], red="mixed")
     assert [AGENTS[i] for i in game.rules.red] == ["meander", "b_line", "sleep", "meander"]
     game = start(numbers=[0, 1, 2], red=["sleep", "B_lineAgent"], green=[True, False], rules=["head", "leaderboard"])
@@ -203,7 +203,7 @@ def test_mixed_and_lists_are_dealt_out_by_world_number() -> None:
         ({"red": "sleep", "red_agent": "sleep"}, "twice"),
     ],
 )
-def test_impossible_options_are_sentences(options: dict[str, Any], words: str) -> None:
+def test_impossible_options_are_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         start(**options)
 
@@ -214,18 +214,18 @@ def test_unknown_options_name_the_nearest() -> None:
 
 
 def exploits(worlds: int = 4000, **options: Any) -> Counter[tuple[str, str]]:
-    """How often each exploit was chosen on each host in undisturbed games."""
+    """How often each exploit was chosen on each host while blue slept."""
     game, seen = start(worlds=worlds, **options), Counter[tuple[str, str]]()
     for _ in range(25):
         step(game, SLEEP)
-        state = game.state[(game.state["red"] == EXPLOIT) & (game.state["exploit"] != NOBODY)]
+        state = game.state[(game.state["red"] == EXPLOIT) & (game.state["exploit"] != NONE)]
         seen.update(
             (NAMES[h], EXPLOITS[e - 1].name) for h, e in zip(state["red_target"], state["exploit"], strict=True)
         )
     return seen
 
 
-def test_exploits_are_chosen_with_the_chances_of_the_original() -> None:
+def test_exploits_have_the_probabilities_of_the_original() -> None:
     seen = exploits()
     expected = {
         "User1": {"FTPDirectoryTraversal": 0.75, "SSHBruteForce": 0.25},
@@ -244,9 +244,9 @@ def test_exploits_are_chosen_with_the_chances_of_the_original() -> None:
             assert abs(seen[host, exploit] / total - p) <= 5 * error, (host, exploit)
 
 
-def test_entries_detection_and_green_have_the_chances_of_the_original() -> None:
+def test_entries_detection_and_green_have_the_probabilities_of_the_original() -> None:
     game = start(worlds=8000, green=True)
-    entries = np.bincount(game.mind["entry"], minlength=13)
+    entries = np.bincount(game.red_state["entry"], minlength=13)
     assert entries[:9].sum() == 0
     assert np.abs(entries[9:] - 2000).max() < 5 * np.sqrt(8000 * 3 / 16)
     targets: list[np.ndarray] = []
@@ -254,8 +254,8 @@ def test_entries_detection_and_green_have_the_chances_of_the_original() -> None:
         step(game, SLEEP)
         targets.append(game.state["green_target"].copy())
     drawn = np.concatenate(targets)
-    assert abs((drawn == NOBODY).mean() - 0.5) < 5 * 0.5 / np.sqrt(drawn.size)
-    hosts = np.bincount(drawn[drawn != NOBODY], minlength=13)
+    assert abs((drawn == NONE).mean() - 0.5) < 5 * 0.5 / np.sqrt(drawn.size)
+    hosts = np.bincount(drawn[drawn != NONE], minlength=13)
     assert set(np.flatnonzero(hosts)) == {1, 2, 3, 8, 9, 10, 11, 12}
     assert np.abs(hosts[hosts > 0] / hosts.sum() - 1 / 8).max() < 0.02
     users = (game.state["removable"] + game.state["pinned"]).sum(axis=1) == 1
@@ -264,17 +264,17 @@ def test_entries_detection_and_green_have_the_chances_of_the_original() -> None:
     assert abs(noticed - 0.95) < 5 * np.sqrt(0.95 * 0.05 / webs.sum())
 
 
-def test_chance_does_not_depend_on_what_blue_does() -> None:
+def test_random_draws_do_not_depend_on_what_blue_does() -> None:
     idle, busy = start(worlds=30, green=True), start(worlds=30, green=True)
     for turn in range(30):
         step(idle, SLEEP)
         step(busy, 132 + turn % 13)
         assert np.array_equal(idle.state["green_target"], busy.state["green_target"])
-    assert np.array_equal(idle.mind["entry"], busy.mind["entry"])
+    assert np.array_equal(idle.red_state["entry"], busy.red_state["entry"])
     assert not np.array_equal(idle.state["root"], busy.state["root"])
 
 
-def test_the_picture_and_the_text_show_truth_belief_and_deeds() -> None:
+def test_the_picture_and_the_text_show_truth_belief_and_actions() -> None:
     game = start(steps=50)
     for _ in range(6):
         step(game, SLEEP)
@@ -292,15 +292,15 @@ def test_the_picture_and_the_text_show_truth_belief_and_deeds() -> None:
 
 def play(policy: Policy, episodes: tuple[int, ...], **options: Any) -> np.ndarray:
     game = make_game(find_game("cage2"), {"steps": 40, **options}, episodes)
-    player = Rollout(game, [PolicyBinding(0, 0, 1, policy)], RolloutConfig(3, 64))
-    player.start(Task(episodes))
-    (fragment,) = player.play(player.empty_fragments())
+    rollout = Rollout(game, [PolicyBinding(0, 0, 1, policy)], RolloutConfig(3, 64))
+    rollout.start(Task(episodes))
+    (fragment,) = rollout.play(rollout.empty_fragments())
     return fragment.actions[:, :, 0]
 
 
 @pytest.mark.parametrize("name", DEFENDERS)
-def test_defenders_play_each_world_as_if_alone(name: str) -> None:
-    """One policy object serves all players: nothing of one world may leak into another."""
+def test_defenders_play_each_world_independently(name: str) -> None:
+    """One policy object plays in several rollouts: no world may influence another."""
     options: dict[str, Any] = {"red": "mixed", "workflow": "all" if name == "greedy_repair" else None}
     policy = DEFENDERS[name](start(**options).spec.groups[0], 1)
     together = play(policy, (0, 1, 2, 3), **options)
@@ -308,10 +308,10 @@ def test_defenders_play_each_world_as_if_alone(name: str) -> None:
     assert np.array_equal(together, np.array(alone).T)
     sliced = []
     game = make_game(find_game("cage2"), {"steps": 40, **options}, [0, 1, 2, 3])
-    player = Rollout(game, [PolicyBinding(0, 0, 1, policy)], RolloutConfig(3, 64))
-    player.start(Task((0, 1, 2, 3)))
+    rollout = Rollout(game, [PolicyBinding(0, 0, 1, policy)], RolloutConfig(3, 64))
+    rollout.start(Task((0, 1, 2, 3)))
     while not game.over.all():
-        sliced.append(player.play(player.empty_fragments(turns=7))[0].actions[:, :, 0])
+        sliced.append(rollout.play(rollout.empty_fragments(turns=7))[0].actions[:, :, 0])
     assert np.array_equal(np.concatenate(sliced), together)
 
 
@@ -328,7 +328,9 @@ def test_defenders_do_what_was_recorded(path: Path) -> None:
         keys = rng.keys(rng.key(t, Stream.CHECK), np.arange(episodes))[:, None]
         inputs = PolicyInput(frames[t : t + policy.frames], np.full((episodes, 1), t), None, keys, 0.0)
         chosen, did = policy.act(inputs, 0, 1).actions[:, 0], recorded[:, t]
-        by_chance = (name == "react_mixed" and t >= 8) & _idle(chosen) & _idle(did)  # only then it throws dice
+        by_chance = (
+            (name == "react_mixed" and t >= 8) & _idle(chosen) & _idle(did)
+        )  # only then react_mixed draws at random
         assert np.array_equal(chosen[~by_chance], did[~by_chance]), t
 
 
@@ -336,12 +338,12 @@ def _idle(actions: np.ndarray) -> np.ndarray:
     return (actions == 0) | ((actions >= 28) & (actions < 132))
 
 
-def test_a_defender_says_when_an_episode_is_too_long_for_it() -> None:
+def test_a_defender_refuses_an_episode_that_is_too_long_for_it() -> None:
     with pytest.raises(ConfigError, match="up to 500 steps"):
         play(ReactMixed(start().spec.groups[0], 1), (0,), steps=501)
 
 
-def test_exploration_is_laid_over_the_script() -> None:
+def test_a_defender_explores_if_asked_to() -> None:
     group = start().spec.groups[0]
     keys = rng.keys(rng.key(0, Stream.CHECK), np.arange(2000))[:, None]
     inputs = PolicyInput(np.zeros((1, 2000, 1, 52), np.uint8), np.zeros((2000, 1), np.int64), None, keys, 0.5)
@@ -349,7 +351,7 @@ def test_exploration_is_laid_over_the_script() -> None:
     assert abs((actions != 0).mean() - 0.5 * 144 / 145) < 0.06
 
 
-def test_players_are_offered_by_name(cli: Any) -> None:
+def test_scripted_players_are_found_by_name(cli: Any) -> None:
     outcome = cli(
         "evaluate", "cage2", "--policy", "react_restore", "--red", "B_lineAgent", "steps=30", "--episodes", "5"
     )
@@ -359,7 +361,7 @@ def test_players_are_offered_by_name(cli: Any) -> None:
     assert outcome.code == 2
     assert "did you mean 'react_restore'" in outcome.err
     outcome = cli("evaluate", "treasurehunt", "--policy", "react_restore")
-    assert outcome.code == 2  # another game's player
+    assert outcome.code == 2  # it is a player of another game
 
 
 EPISODE = """
@@ -378,7 +380,7 @@ for name in ("decoy_heavy", "react_mixed", "react_restore", "random_nodecoy"):
     rollout = Rollout(game, [binding], RolloutConfig(4, 4))
     rollout.start(Task((0, 1, 2, 3)))
     (fragment,) = rollout.play(rollout.empty_fragments())
-    for array in (fragment.obs, fragment.actions, fragment.rewards, fragment.metrics, game.state, game.mind):
+    for array in (fragment.obs, fragment.actions, fragment.rewards, fragment.metrics, game.state, game.red_state):
         print(hashlib.sha256(array.tobytes()).hexdigest())
     print(game.text(0), fragment.returns)
 """

@@ -1,4 +1,4 @@
-"""CAGE 2 in the original simulator: what blue sees, does and is told there is what it is here."""
+"""CAGE 2 in the original simulator: observations, actions, rewards and metrics are those of ours."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import remuda
-from remuda.adapters.inbound.worlds import Simulators
+from remuda.adapters.inbound.worlds import SimulatorGame
 from remuda.core import rng
 from remuda.core.errors import ConfigError
 from remuda.core.game import make_game
@@ -27,7 +27,7 @@ from remuda.games.registry import find_game
 from remuda.learners.herd import assign, bind_policy
 from remuda.runs.evaluation import evaluate
 from remuda.runs.settings import make_plan, spec_of
-from remuda.testing.check import check
+from remuda.testing.game_conformance import check
 
 MISSING = "cage-challenge-2"
 APACHE, SMSS = VERBS.index("DecoyApache"), VERBS.index("DecoySmss")
@@ -41,7 +41,7 @@ def cyborg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> type[original.Cyb
 
 @pytest.fixture
 def cyborg_for_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The stand-in as files, which worker processes find too."""
+    """The stand-in as files, so that worker processes can import it too."""
     original.write(tmp_path / "installed" / "CybORG")
     monkeypatch.syspath_prepend(tmp_path / "installed")
     yield
@@ -49,18 +49,18 @@ def cyborg_for_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
         del sys.modules[name]
 
 
-def make(worlds: int = 1, **options: Any) -> Simulators:
+def make(worlds: int = 1, **options: Any) -> SimulatorGame:
     game = make_game(find_game("cage2"), {"simulator": "cyborg", "steps": 20, **options}, range(worlds))
-    assert isinstance(game, Simulators)
+    assert isinstance(game, SimulatorGame)
     return game
 
 
-def start(game: Simulators, seed: int = 0) -> None:
+def start(game: SimulatorGame, seed: int = 0) -> None:
     game.reset(np.arange(game.worlds), rng.keys(rng.key(seed, Stream.CHECK), np.arange(game.worlds)))
 
 
-def play(game: Simulators, actions: list[int]) -> tuple[list[Any], list[float]]:
-    """What each world shows and pays after every action."""
+def play(game: SimulatorGame, actions: list[int]) -> tuple[list[Any], list[float]]:
+    """The observations and rewards of each world after every action."""
     seen, paid = [], []
     for action in actions:
         game.step([np.full((game.worlds, 1), action)])
@@ -72,7 +72,7 @@ def play(game: Simulators, actions: list[int]) -> tuple[list[Any], list[float]]:
     return seen, paid
 
 
-def metrics(game: Simulators, world: int = 0) -> dict[str, float]:
+def metrics(game: SimulatorGame, world: int = 0) -> dict[str, float]:
     names = game.spec.groups[0].metrics
     return dict(zip(names, game.signals[0].metrics[world, 0].tolist(), strict=True))
 
@@ -102,14 +102,14 @@ def test_it_keeps_every_promise() -> None:
         {"red": "mixed", "green": True},
         {"true_state": "step", "wrapper": "challenge2"},
     ]
-    for own in options:
+    for each in options:
         assert [
-            f"{f.promise}: {f.problem}" for f in check("cage2", simulator="cyborg", steps=12, **own) if f.problem
+            f"{f.promise}: {f.problem}" for f in check("cage2", simulator="cyborg", steps=12, **each) if f.problem
         ] == []
 
 
 @pytest.mark.usefixtures("cyborg")
-def test_the_same_key_gives_the_same_episode_whatever_else_draws() -> None:
+def test_the_same_key_gives_the_same_episode_whatever_other_code_draws() -> None:
     game, actions = make(), [0, 140, 3, 30] * 5
     start(game)
     first = play(game, actions)
@@ -117,7 +117,7 @@ def test_the_same_key_gives_the_same_episode_whatever_else_draws() -> None:
     before = random.getstate()
     start(game)
     again = play(game, actions)
-    assert random.getstate() == before  # the stream of the whole process is as it was
+    assert random.getstate() == before  # the global generator is unchanged
     assert np.array_equal(first[0], again[0])
     assert np.array_equal(first[1], again[1])
     start(game, seed=1)
@@ -126,7 +126,7 @@ def test_the_same_key_gives_the_same_episode_whatever_else_draws() -> None:
 
 def test_a_simulator_is_made_once(cyborg: type[original.CybORG]) -> None:
     game = make(worlds=2)
-    assert cyborg.made == 0  # the shape alone needs none
+    assert cyborg.made == 0  # the spec does not need a simulator
     for seed in range(3):
         start(game, seed)
         play(game, [0] * 20)
@@ -140,12 +140,12 @@ def test_worlds_have_their_own_options() -> None:
     play(game, [0] * 20)
     lost = [metrics(game, world)["hosts_lost"] for world in range(3)]
     assert lost[0] == 0 < lost[1]
-    assert lost[2] == 0  # sleep again, beside green
+    assert lost[2] == 0  # sleep again, with green
     seen, _ = play_bits(make(worlds=3, red="sleep", green=[False, True]))
     assert [bool(bits.any()) for bits in seen] == [False, True, False]
 
 
-def play_bits(game: Simulators) -> tuple[Any, Any]:
+def play_bits(game: SimulatorGame) -> tuple[Any, Any]:
     start(game)
     seen, paid = play(game, [0] * 20)
     return np.array(seen).max(axis=0), paid
@@ -189,9 +189,7 @@ def test_metrics_count_what_ours_count() -> None:
 
 
 @pytest.mark.parametrize(("true_state", "asked"), [("never", 0), ("episode", 1), ("step", 20)])
-def test_the_true_state_is_asked_for_as_often_as_wanted(
-    cyborg: type[original.CybORG], true_state: str, asked: int
-) -> None:
+def test_the_true_state_is_read_as_often_as_wanted(cyborg: type[original.CybORG], true_state: str, asked: int) -> None:
     game = make(true_state=true_state)
     start(game)
     play(game, [0] * 20)
@@ -201,7 +199,7 @@ def test_the_true_state_is_asked_for_as_often_as_wanted(
     assert entered > 0
     known = {"never": {}, "episode": {"hosts_held": entered}, "step": {"hosts_held": entered, "hosts_entered": entered}}
     assert {name: value for name, value in metrics(game).items() if name not in METRICS} == known[true_state]
-    assert bool(world.truth) == bool(asked)
+    assert bool(world.true_state) == bool(asked)
 
 
 @pytest.mark.parametrize(("wrapper", "shown"), [("challenge", False), ("challenge2", True)])
@@ -216,8 +214,8 @@ def test_the_wrappers_differ_where_a_decoy_meets_a_scan(wrapper: str, shown: boo
     assert table._interpret_connections([scan]) == "Scan"
     assert table._interpret_connections([decoy, scan]) == ("Scan" if shown else "None")
     met = []
-    for _ in range(19):  # a decoy on every user host in turn: red is at one of them
-        state = world._chance._python
+    for _ in range(19):  # place the decoy on the host that red will scan next
+        state = world._random_state._python
         peek = random.Random()
         peek.setstate(state)
         host = NAMES.index(peek.choice(original.HOSTS[-5:]))
@@ -227,7 +225,7 @@ def test_the_wrappers_differ_where_a_decoy_meets_a_scan(wrapper: str, shown: boo
 
 
 @pytest.mark.usefixtures("cyborg")
-def test_scripted_defenders_and_trained_ones_are_scored_there(tmp_path: Path, cli: Any) -> None:
+def test_scripted_and_trained_defenders_can_be_evaluated_there(tmp_path: Path, cli: Any) -> None:
     plan = make_plan({"game": "cage2", "learner": "react_restore", "simulator": "cyborg", "steps": 12, "seed": 3})
     spec = spec_of(plan)
     bindings = [bind_policy(part, plan, spec, "cpu") for part in assign(plan, spec)]
@@ -271,18 +269,18 @@ def test_auto_knows_that_the_original_plays_one_world_at_a_time() -> None:
         assert task_size(plan, workers=4) == (4 if engine == "vectorized" else 1)
 
 
-def test_without_it_one_sentence_says_where_it_is(monkeypatch: pytest.MonkeyPatch, cli: Any) -> None:
+def test_without_cyborg_the_error_says_where_to_get_it(monkeypatch: pytest.MonkeyPatch, cli: Any) -> None:
     monkeypatch.setitem(sys.modules, "CybORG", None)
-    with pytest.raises(ConfigError, match=r"simulator=cyborg needs CybORG 2\.1") as told:
+    with pytest.raises(ConfigError, match=r"simulator=cyborg needs CybORG 2\.1") as error:
         make()
-    assert MISSING in str(told.value)
+    assert MISSING in str(error.value)
     outcome = cli("evaluate", "cage2", "--policy", "sleep", "simulator=cyborg")
     assert outcome.code == 2
     assert MISSING in outcome.err
     assert len(outcome.err.splitlines()) == 1
 
 
-def test_another_package_of_that_name_is_told_apart(
+def test_another_package_of_that_name_is_refused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cyborg: type[original.CybORG]
 ) -> None:
     (tmp_path / "CybORG" / "Shared" / "Scenarios" / "Scenario2.yaml").unlink()
@@ -296,7 +294,7 @@ def test_another_package_of_that_name_is_told_apart(
         make()
 
 
-def test_one_with_other_actions_is_told_apart(cyborg: type[original.CybORG], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cyborg_with_other_actions_is_refused(cyborg: type[original.CybORG], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(original, "ON_HOSTS", original.ON_HOSTS[:-1])
     with pytest.raises(ConfigError, match=f"132 actions instead.*{MISSING}"):
         start(make())
@@ -313,6 +311,6 @@ def test_one_with_other_actions_is_told_apart(cyborg: type[original.CybORG], mon
     ],
 )
 @pytest.mark.usefixtures("cyborg")
-def test_what_it_cannot_do_is_said(options: dict[str, Any], sentence: str) -> None:
+def test_options_it_does_not_support_are_refused(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         make_game(find_game("cage2"), options, [0])

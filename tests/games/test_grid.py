@@ -1,4 +1,4 @@
-"""The grid kit: borders, views, distinct cells, and coins thrown a few at a time."""
+"""The kernels for gridworlds: borders, views, distinct cells, and random successes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def walled(height: int, width: int) -> np.ndarray:
     return plane
 
 
-def test_a_border_is_walled_and_the_inside_emptied() -> None:
+def test_wall_border_walls_the_border_and_empties_the_inside() -> None:
     plane = walled(4, 6)
     assert (plane[1:-1, 1:-1] == grid.EMPTY).all()
     assert grid.count_kind(plane, grid.WALL) == 4 * 6 - 2 * 4
@@ -45,7 +45,7 @@ def test_views_of_layers_add_up() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 7, 20])
-def test_things_are_placed_apart_and_inside(count: int) -> None:
+def test_place_apart_uses_distinct_cells_inside(count: int) -> None:
     for seed in range(50):
         plane, cells = walled(6, 7), np.zeros((count, 2), np.int64)
         grid.place_apart(plane, 5, rng.key(seed, Stream.CHECK), cells)
@@ -55,8 +55,8 @@ def test_things_are_placed_apart_and_inside(count: int) -> None:
         assert grid.count_kind(plane, grid.WALL) == 2 * 6 + 2 * 7 - 4
 
 
-def test_placing_is_uniform_also_when_cells_are_counted_out() -> None:
-    """8 of 9 cells taken: most draws collide, and on 9 cells of 400 nearly all do."""
+def test_place_apart_is_uniform_also_when_few_cells_are_empty() -> None:
+    """With 3 empty cells of 400 nearly all draws miss, so the empty cells are counted."""
     for shape, free in (((5, 5), 9), ((22, 22), 3)):
         landed = []
         for seed in range(3000):
@@ -78,8 +78,8 @@ def skips(probability: float, draws: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("probability", [0.005, 0.3, 0.9])
-def test_skipping_to_the_next_success_is_one_coin_per_cell(probability: float) -> None:
-    """The gaps of independent coins are geometric."""
+def test_next_success_is_distributed_as_one_draw_per_cell(probability: float) -> None:
+    """The gaps between independent successes are geometric."""
     draws = skips(probability, 20_000)
     for k in (0, 1, 2, int(1 / probability)):
         expected = probability * (1 - probability) ** k
@@ -88,7 +88,7 @@ def test_skipping_to_the_next_success_is_one_coin_per_cell(probability: float) -
     assert abs(draws.mean() - mean) < 5 * np.sqrt(1 - probability) / probability / np.sqrt(len(draws))
 
 
-def test_impossible_certain_and_absurdly_small_chances() -> None:
+def test_probabilities_of_zero_one_and_nearly_zero() -> None:
     assert skips(0.0, 1000).min() > 2**32
     assert skips(1e-300, 1000).min() > 2**32
     assert skips(1.0, 1000).max() == 0

@@ -40,7 +40,7 @@ def scene(*rows: str, **options: Any) -> Treasurehunt:
 
 
 def move(game: Treasurehunt, *actions: int) -> list[float]:
-    """One turn; what each agent earned."""
+    """Play one turn; returns what each agent earned."""
     game.signals[0].rewards[:] = 0
     game.step([np.array([actions], np.int64)])
     earned: list[float] = game.signals[0].rewards[0].tolist()
@@ -53,14 +53,14 @@ def where(game: Treasurehunt, agent: int = 0) -> tuple[int, int]:
 
 
 def view(game: Treasurehunt, agent: int = 0) -> np.ndarray:
-    """What an agent sees in world 0, (kinds, side, side)."""
+    """What an agent observes in world 0, (kinds, side, side)."""
     out = np.zeros((game.worlds, 1, *game.spec.groups[0].obs_shape), np.uint8)
     game.observe(0, agent, agent + 1, out)
     side = 2 * game.rules.radius + 1
     return out[0, 0].reshape(6, side, side)
 
 
-def test_the_shipped_numbers() -> None:
+def test_the_default_options() -> None:
     options = make_game(find_game("treasurehunt"), {}, [0]).spec.options
     expected = {"agents": 2, "height": 21, "width": 21, "turns": 100, "radius": 2, "spawn": 0.005}
     assert expected.items() <= options.items()
@@ -88,7 +88,7 @@ def test_agents_start_on_distinct_cells_anywhere_inside() -> None:
     [(UP, (1, 2)), (DOWN, (3, 2)), (LEFT, (2, 1)), (RIGHT, (2, 3))],
     ids=["up", "down", "left", "right"],
 )
-def test_four_moves_and_no_other(action: int, cell: tuple[int, int]) -> None:
+def test_four_moves(action: int, cell: tuple[int, int]) -> None:
     game = scene("#####", "#...#", "#.0.#", "#...#", "#####")
     assert game.spec.groups[0].actions == 4
     assert move(game, action) == [0.0]
@@ -117,7 +117,7 @@ def test_a_wall_costs_one_and_stops() -> None:
     assert game.signals[0].metrics[0, 0].tolist() == [0, 0, 0, 2]
 
 
-def test_another_agent_is_in_the_way_and_worth_nothing() -> None:
+def test_another_agent_blocks_and_is_worth_nothing() -> None:
     game = scene("####", "#01#", "####")
     assert move(game, RIGHT, LEFT) == [0.0, 0.0]
     assert (where(game, 0), where(game, 1)) == ((1, 1), (1, 2))
@@ -125,7 +125,7 @@ def test_another_agent_is_in_the_way_and_worth_nothing() -> None:
 
 
 def test_a_blocked_move_still_pays_what_it_aims_at() -> None:
-    """The value is read before the move: a wall worth something pays although nobody can enter it."""
+    """The value is read before the move: a wall with a value pays although it cannot be entered."""
     game = scene("###", "#0#", "###", wall=3.5)
     assert move(game, UP) == [3.5]
     assert where(game) == (1, 1)
@@ -151,7 +151,7 @@ def test_later_agents_see_what_earlier_ones_did_this_turn() -> None:
     assert view(game, 1)[AGENT, 2].tolist() == [0, 1, 1, 0, 0]
 
 
-def test_a_view_is_one_hot_centred_and_walled_outside() -> None:
+def test_a_view_is_one_hot_and_centred_with_walls_outside() -> None:
     game = scene("#####", "#0*x#", "#1.+#", "#####", radius=2)
     seen = view(game)
     kinds = np.array(
@@ -173,21 +173,20 @@ def test_items_stay_until_entered() -> None:
 
 
 def spawned(probability: float, worlds: int) -> np.ndarray:
-    """Planes after one entity phase of worlds with one agent each."""
+    """Planes after the first `begin` of worlds with one agent each."""
     game = start(worlds=worlds, agents=1, spawn=probability)
     game.begin()
     return game.state.planes
 
 
 def plain_spawned(probability: float, worlds: int) -> np.ndarray:
-    """The same, one coin per cell."""
+    """How many items appear in each world, with one draw per cell."""
     draw = np.random.default_rng(1)
-    coins = draw.random((worlds, 360)) < probability
-    return coins.sum(axis=1)
+    return (draw.random((worlds, 360)) < probability).sum(axis=1)
 
 
 @pytest.mark.parametrize("probability", [0.005, 0.2])
-def test_spawning_has_the_law_of_one_coin_per_empty_cell(probability: float) -> None:
+def test_spawning_is_distributed_as_one_draw_per_empty_cell(probability: float) -> None:
     worlds = 4000
     planes = spawned(probability, worlds)
     items = (planes > WALL) & (planes < AGENT)
@@ -205,10 +204,10 @@ def test_spawning_has_the_law_of_one_coin_per_empty_cell(probability: float) -> 
 
 
 def test_the_three_items_are_equally_likely_wherever_they_appear() -> None:
-    """Also right beside another one: what appears has nothing to do with where the last one did."""
+    """Also next to another item: the kind does not depend on the distance to the last one."""
     inside = spawned(0.2, 500)[:, 1:-1, 1:-1]
-    beside = inside[:, :, 1:][inside[:, :, :-1] > WALL]
-    for planes in (inside, beside):
+    after_another = inside[:, :, 1:][inside[:, :, :-1] > WALL]
+    for planes in (inside, after_another):
         counts = np.array([(planes == kind).sum() for kind in (GEM, BONE, FOOD)])
         third = counts.sum() / 3
         assert third > 2000
@@ -224,7 +223,7 @@ def test_only_empty_cells_spawn() -> None:
     assert game.state.planes[0, 2, 3] in (GEM, BONE, FOOD)
 
 
-def test_turns_spawn_differently_and_zero_never() -> None:
+def test_each_turn_spawns_differently_and_zero_never() -> None:
     game = start(spawn=0.02, turns=5)
     game.begin()
     first = game.state.planes[0].copy()
@@ -267,7 +266,7 @@ def test_reset_concerns_only_the_worlds_it_names() -> None:
     assert (game.state.planes[1] > WALL).sum() == 2
 
 
-def test_options_given_as_lists_are_dealt_out_by_world_number() -> None:
+def test_world_w_takes_entry_w_of_an_option_that_is_a_list() -> None:
     game = start(numbers=[5, 0, 3], spawn=[0.0, 1.0], gem=[1.0, 2.0, 3.0], height=4, width=4, agents=1)
     assert game.rules.values[:, GEM].tolist() == [3.0, 1.0, 1.0]
     game.begin()
@@ -287,7 +286,7 @@ def test_options_given_as_lists_are_dealt_out_by_world_number() -> None:
         ({"turns": 0}, "turns=0"),
     ],
 )
-def test_impossible_options_are_sentences(options: dict[str, Any], words: str) -> None:
+def test_impossible_options_are_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         start(**options)
 
@@ -297,7 +296,7 @@ def test_unknown_options_name_the_nearest() -> None:
         start(radios=3)
 
 
-def test_pictures_tell_all_kinds_apart() -> None:
+def test_pictures_distinguish_all_kinds() -> None:
     game = scene("#####", "#0*x#", "#..+#", "#####")
     assert game.text(0).replace(" ", "").split("\n") == ["#####", "#@*x#", "#..+#", "#####"]
     picture = game.render(0)

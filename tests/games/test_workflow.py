@@ -19,19 +19,19 @@ from remuda.games.cage2.game import METRICS, WORKFLOW_METRICS, Cage2
 from remuda.games.cage2.network import N_ACTIONS, NAMES, REMOVE, RESTORE, action_of
 from remuda.games.cage2.observation import BITS
 from remuda.games.cage2.traces import Trace, find_traces, read_trace
-from remuda.games.cage2.verify import walk
+from remuda.games.cage2.verify import replay_steps
 from remuda.games.cage2.workflow import (
-    FOLLOWED,
+    FIX_COUNTS,
+    HOST_TYPES,
     ORDERS,
-    UNITS,
-    Terms,
-    distance,
+    WorkflowRules,
+    canonical_order,
+    count_fix,
     distinct_orders,
-    due,
-    follow,
-    pairs,
+    first_held_type,
+    kendall_distance,
+    pair_features,
     read_order,
-    same_game,
 )
 from remuda.games.registry import find_game
 from remuda.runs.evaluation import EvaluationSetup, evaluate
@@ -44,13 +44,13 @@ HOSTS_OF = {
     "op_host": ["Op_Host0", "Op_Host1", "Op_Host2"],
     "user": ["User0", "User1", "User2", "User3", "User4"],
 }
-UNIT = {host: unit for unit, hosts in HOSTS_OF.items() for host in hosts}
+TYPE_OF = {host: host_type for host_type, hosts in HOSTS_OF.items() for host in hosts}
 FIRST = "defender,enterprise,op_server,op_host,user"
 LAST = "user,op_host,op_server,enterprise,defender"
 
 
-class PlainFollower:
-    """The definition, once more and in plain Python: sets of host names, no state of ours."""
+class PlainWorkflow:
+    """The same definition in plain Python: sets of host names, and none of the compiled code."""
 
     def __init__(self, order: str, foothold_counts: bool, scale: float, bonus: float, penalty: float) -> None:
         self.order, self.foothold_counts = order.split(","), foothold_counts
@@ -64,10 +64,10 @@ class PlainFollower:
             host = NAMES[action - 132]
         else:
             return 0.0
-        units = {UNIT[name] for name in held if self.foothold_counts or name != "User0"}
-        wanted = next((unit for unit in self.order if unit in units), None)
+        types = {TYPE_OF[name] for name in held if self.foothold_counts or name != "User0"}
+        wanted = next((host_type for host_type in self.order if host_type in types), None)
         before = self.compliant / self.fixes if self.fixes else 0.0
-        complies = wanted is None or UNIT[host] == wanted
+        complies = wanted is None or TYPE_OF[host] == wanted
         self.fixes += 1
         self.compliant += complies
         pay = self.scale * (self.compliant / self.fixes - before)
@@ -87,27 +87,27 @@ def held_before(trace: Trace, episode: int, step: int) -> set[str]:
 
 
 @pytest.mark.parametrize("path", find_traces(TRACES), ids=lambda path: f"{path.parent.name}-{path.stem}")
-def test_recorded_games_are_judged_as_plain_python_judges_them(path: Path) -> None:
+def test_recorded_games_are_paid_as_in_plain_python(path: Path) -> None:
     trace = read_trace(path)
-    terms = Terms(True, 30.0, 0.25, 0.5)
+    rules = WorkflowRules(True, 30.0, 0.25, 0.5)
     chosen = [ORDERS[i] for i in range(0, len(ORDERS), 17)]
-    cases = [(order, terms._replace(foothold_counts=counts)) for order in chosen for counts in (True, False)]
-    followed = np.zeros((len(cases), trace.episodes), FOLLOWED).view(np.recarray)
-    plain = [[PlainFollower(order, *own) for _ in range(trace.episodes)] for order, own in cases]
+    cases = [(order, rules._replace(foothold_counts=counts)) for order in chosen for counts in (True, False)]
+    counts_here = np.zeros((len(cases), trace.episodes), FIX_COUNTS).view(np.recarray)
+    plain = [[PlainWorkflow(order, *own) for _ in range(trace.episodes)] for order, own in cases]
     fixes = 0
-    for t, (state, _, _) in enumerate(walk(trace)):
+    for t, (state, _, _) in enumerate(replay_steps(trace)):
         if t == trace.steps:
             break
         for e in range(trace.episodes):
             action, held = int(trace.arrays["blue_action"][e, t]), held_before(trace, e, t)
             for c, (order, own) in enumerate(cases):
-                first = due(state[e], np.array(read_order(order)), own)
-                paid = follow(followed[c, e], action, first, own)
+                first = first_held_type(state[e], np.array(read_order(order)), own)
+                paid = count_fix(counts_here[c, e], action, first, own)
                 assert paid == plain[c][e].pay(held, action), (order, e, t)
         fixes += sum(own.fixes for own in plain[0])
     for c in range(len(cases)):
-        assert followed["fixes"][c].tolist() == [own.fixes for own in plain[c]]
-        assert followed["compliant"][c].tolist() == [own.compliant for own in plain[c]]
+        assert counts_here["fixes"][c].tolist() == [own.fixes for own in plain[c]]
+        assert counts_here["compliant"][c].tolist() == [own.compliant for own in plain[c]]
     assert fixes or "sleep" in path.stem or "heavy" in path.stem
 
 
@@ -125,11 +125,11 @@ def metrics(game: Cage2, world: int = 0) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("foothold_counts", [True, False])
-def test_the_game_pays_and_counts_as_plain_python_does(foothold_counts: bool) -> None:
+def test_the_game_pays_and_counts_as_in_plain_python(foothold_counts: bool) -> None:
     orders = [*ORDERS[::7]]
-    terms = {"alignment": 30.0, "compliant_bonus": 0.3, "violation_penalty": 0.7}
-    game = start(orders, foothold_counts=foothold_counts, red="meander", **terms)
-    plain = [PlainFollower(order, foothold_counts, *terms.values()) for order in orders]
+    rules = {"alignment": 30.0, "compliant_bonus": 0.3, "violation_penalty": 0.7}
+    game = start(orders, foothold_counts=foothold_counts, red="meander", **rules)
+    plain = [PlainWorkflow(order, foothold_counts, *rules.values()) for order in orders]
     random = np.random.default_rng(0)
     env = np.zeros(len(orders))
     for _ in range(100):
@@ -146,12 +146,12 @@ def test_the_game_pays_and_counts_as_plain_python_does(foothold_counts: bool) ->
             assert game.signals[0].rewards[w, 0] == np.float32(expected)
             env[w] += -int(game.state["cost"][w])
     for w, own in enumerate(plain):
-        told = metrics(game, w)
-        assert told["fixes"] == own.fixes == sum(told[f"fixes_{unit}"] for unit in UNITS)
-        assert told["compliance"] == np.float32(own.compliance)
-        assert told["env_return"] == np.float32(env[w] / 10.0)
+        values = metrics(game, w)
+        assert values["fixes"] == own.fixes == sum(values[f"fixes_{host_type}"] for host_type in HOST_TYPES)
+        assert values["compliance"] == np.float32(own.compliance)
+        assert values["env_return"] == np.float32(env[w] / 10.0)
         paid = 30.0 * own.compliance + (0.3 * own.compliant - 0.7 * (own.fixes - own.compliant))
-        assert told["alignment"] == np.float32(paid)
+        assert values["alignment"] == np.float32(paid)
     assert len({own.compliance for own in plain}) > 5
 
 
@@ -179,7 +179,7 @@ def test_an_episode_without_a_fix_is_half_compliant_and_pays_nothing() -> None:
 def test_only_the_first_type_red_is_on_may_be_fixed() -> None:
     game = start("enterprise,op_server,op_host,defender,user", red="sleep")
     hold(game, "Op_Host1", "Enterprise2")
-    assert fix(game, "Enterprise0") == 30  # a tie: any host of the type will do
+    assert fix(game, "Enterprise0") == 30  # any host of the type complies
     assert fix(game, "Op_Host1") == -15  # the wrong order
     assert fix(game, "User1", RESTORE) == -5
     assert metrics(game)["compliance"] == np.float32(1 / 3)
@@ -187,7 +187,7 @@ def test_only_the_first_type_red_is_on_may_be_fixed() -> None:
     assert fix(game, "Op_Host0", RESTORE) == pytest.approx(5)
 
 
-def test_user0_is_always_reds_so_users_come_last_or_alone() -> None:
+def test_red_is_always_on_user0_so_types_after_user_never_comply() -> None:
     game = start("user,enterprise,op_server,op_host,defender", red="sleep")
     hold(game, "Enterprise1")
     assert fix(game, "Enterprise1") == 0
@@ -206,23 +206,25 @@ def test_nothing_is_compromised_if_the_foothold_does_not_count() -> None:
 def test_an_attack_in_the_same_step_counts_only_for_the_next() -> None:
     game = start("op_server,enterprise,op_host,defender,user", red="b_line")
     for _ in range(60):
-        due_before = due(game.state[0], game.rules.orders[0], game.rules.terms)
+        wanted = first_held_type(game.state[0], game.rules.orders[0], game.rules.workflow)
         fixes, compliance = metrics(game)["fixes"], metrics(game)["compliance"]
         assert fix(game, "User0") in (0, 30) or fixes
         if not fixes:
-            assert metrics(game)["compliance"] == (due_before == UNITS.index("user"))
-        elif due_before != UNITS.index("user"):
+            assert metrics(game)["compliance"] == (wanted == HOST_TYPES.index("user"))
+        elif wanted != HOST_TYPES.index("user"):
             assert metrics(game)["compliance"] < compliance
     assert 0 < metrics(game)["compliance"] < 1
 
 
-def test_blue_sees_its_order_beside_the_table() -> None:
+def test_blue_observes_its_order_after_the_table() -> None:
     game = start([FIRST, LAST])
     out = np.full((2, 1, BITS + 25), 9, np.uint8)
     game.observe(0, 0, 1, out)
     assert not out[:, :, :BITS].any()
     assert out[0, 0, BITS:].reshape(5, 5).tolist() == np.eye(5).tolist()
-    assert out[1, 0, BITS:].reshape(5, 5).argmax(axis=1).tolist() == [UNITS.index(unit) for unit in LAST.split(",")]
+    assert out[1, 0, BITS:].reshape(5, 5).argmax(axis=1).tolist() == [
+        HOST_TYPES.index(host_type) for host_type in LAST.split(",")
+    ]
 
 
 def test_the_game_itself_does_not_change() -> None:
@@ -244,33 +246,36 @@ def test_the_game_itself_does_not_change() -> None:
 
 def test_orders_that_are_the_same_game_are_counted_once() -> None:
     assert len(ORDERS) == 120 == len(distinct_orders(False))
-    assert tuple(",".join(order) for order in permutations(UNITS)) == ORDERS
+    assert tuple(",".join(order) for order in permutations(HOST_TYPES)) == ORDERS
     distinct = distinct_orders(True)
     assert len(distinct) == 1 + 4 + 12 + 24 + 24
-    assert {same_game(order, True) for order in ORDERS} == {*distinct}
-    assert same_game("op_host,user,op_server,enterprise,defender", True) == "op_host,user,defender,enterprise,op_server"
+    assert {canonical_order(order, True) for order in ORDERS} == {*distinct}
+    assert (
+        canonical_order("op_host,user,op_server,enterprise,defender", True)
+        == "op_host,user,defender,enterprise,op_server"
+    )
 
 
-def judged(order: str, foothold_counts: bool) -> tuple[int, ...]:
-    """What an order says is due, whichever types red has a host of besides User0."""
-    game, due_then = start(FIRST, foothold_counts=foothold_counts), []
-    for taken in product((False, True), repeat=len(UNITS)):
-        held = {"User0", *(HOSTS_OF[unit][-1] for unit, its in zip(UNITS, taken, strict=True) if its)}
+def wanted_types(order: str, foothold_counts: bool) -> tuple[int, ...]:
+    """The type an order wants fixed first, for every set of types on which red has a host besides User0."""
+    game, wanted = start(FIRST, foothold_counts=foothold_counts), []
+    for taken in product((False, True), repeat=len(HOST_TYPES)):
+        held = {"User0", *(HOSTS_OF[host_type][-1] for host_type, its in zip(HOST_TYPES, taken, strict=True) if its)}
         game.state["root"][0] = [name in held for name in NAMES]
-        due_then.append(int(due(game.state[0], np.array(read_order(order)), game.rules.terms)))
-    return tuple(due_then)
+        wanted.append(int(first_held_type(game.state[0], np.array(read_order(order)), game.rules.workflow)))
+    return tuple(wanted)
 
 
-def test_orders_that_are_the_same_game_are_judged_alike() -> None:
+def test_orders_that_are_the_same_game_want_the_same_types() -> None:
     verdicts: dict[str, set[tuple[int, ...]]] = {}
     for order in ORDERS:
-        verdicts.setdefault(same_game(order, True), set()).add(judged(order, True))
+        verdicts.setdefault(canonical_order(order, True), set()).add(wanted_types(order, True))
     assert all(len(same) == 1 for same in verdicts.values())
     assert len({next(iter(same)) for same in verdicts.values()}) == 65
 
 
 def test_all_orders_differ_without_the_foothold() -> None:
-    assert len({judged(order, False) for order in ORDERS}) == 120
+    assert len({wanted_types(order, False) for order in ORDERS}) == 120
 
 
 def test_kendalls_distance() -> None:
@@ -280,12 +285,14 @@ def test_kendalls_distance() -> None:
         return sum(other.index(x) > other.index(y) for x, y in both)
 
     for order in ORDERS[::11]:
-        assert [distance(order, other, False) for other in ORDERS] == [discordant(order, other) for other in ORDERS]
-    assert distance(ORDERS[0], ORDERS[-1], False) == 10
-    same = [order for order in ORDERS if same_game(order, True) == same_game(LAST, True)]
+        assert [kendall_distance(order, other, False) for other in ORDERS] == [
+            discordant(order, other) for other in ORDERS
+        ]
+    assert kendall_distance(ORDERS[0], ORDERS[-1], False) == 10
+    same = [order for order in ORDERS if canonical_order(order, True) == canonical_order(LAST, True)]
     assert len(same) == 24
-    assert {distance(LAST, order, True) for order in same} == {0}
-    assert (pairs(LAST, True) != 0).sum() == 4  # only whether something stands after `user` matters
+    assert {kendall_distance(LAST, order, True) for order in same} == {0}
+    assert (pair_features(LAST, True) != 0).sum() == 4  # only pairs with `user` matter
 
 
 @pytest.mark.parametrize(
@@ -299,16 +306,16 @@ def test_kendalls_distance() -> None:
         ({"alignment": -1}, "alignment=-1"),
     ],
 )
-def test_bad_workflows_get_a_sentence(words: dict[str, Any], sentence: str) -> None:
+def test_invalid_workflows_are_refused(words: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         make_game(find_game("cage2"), words, [0])
 
 
-def test_orders_are_dealt_out_over_the_worlds() -> None:
+def test_world_w_takes_order_w() -> None:
     entry = find_game("cage2")
     for words, count in (({"workflow": "all"}, 120), ({"workflow": "distinct"}, 65), ({"workflow": FIRST}, 1)):
-        assert entry.distinct_worlds(entry.options.read(words, "test")) == count
-    game = make_game(entry, {"workflow": list(reversed(UNITS))}, [0])
+        assert entry.kinds(entry.options.read(words, "test")) == count
+    game = make_game(entry, {"workflow": list(reversed(HOST_TYPES))}, [0])
     assert isinstance(game, Cage2)
     assert game.rules.orders.tolist() == [[4, 3, 2, 1, 0]]
     game = make_game(entry, {"workflow": "distinct"}, [0, 1, 65])
@@ -321,7 +328,7 @@ def by_order(order: str, **options: Any) -> dict[str, Any]:
     return evaluate(setup.plan, setup.spec, setup.bindings, 100).summary()
 
 
-def test_greedy_repair_goes_by_the_order_it_sees() -> None:
+def test_greedy_repair_follows_the_order_it_observes() -> None:
     game = start([FIRST, LAST])
     table = np.zeros((1, 2, 1, BITS + 25), np.uint8)
     game.observe(0, 0, 1, table[0])
@@ -335,7 +342,7 @@ def test_greedy_repair_goes_by_the_order_it_sees() -> None:
     assert player.act(inputs, 0, 1).actions.tolist() == [[0], [0]]
 
 
-def test_greedy_repair_needs_an_order_to_go_by() -> None:
+def test_greedy_repair_needs_an_order() -> None:
     with pytest.raises(ConfigError, match="workflow="):
         EvaluationSetup.of("cage2", {"learner": "greedy_repair"})
 

@@ -23,7 +23,7 @@ from remuda.learners.ppo.options import PPOOptions
 from remuda.learners.ppo.policy import _sample
 from remuda.rollout.config import RolloutConfig
 from remuda.rollout.rollout import Rollout
-from remuda.testing.games import RESPAWN
+from remuda.testing.odd_games import RESPAWN
 
 AGENTS, WORLDS, TURNS = 3, 4, 20
 OPTIONS = PPOOptions(layers=[12, 10], frames=2, passes=1, minibatches=1, lr=0.01, gamma=0.9, gae_lambda=0.8)

@@ -23,7 +23,7 @@ from remuda.learners.replay import ReplayBuffer, TransitionBatch
 from remuda.rollout.config import RolloutConfig
 from remuda.rollout.rollout import Rollout
 from remuda.rollout.warm_up import random_bindings
-from remuda.testing.games import MASKED, RESPAWN
+from remuda.testing import MASKED, RESPAWN
 
 GROUP = Group("tested", 3, (2, 2), np.int32, 4)
 FIRST = 1  # the buffer has agents 1 and 2 of three

@@ -15,7 +15,7 @@ from remuda.core.task import Task
 from remuda.games.registry import find_game
 from remuda.rollout.config import RolloutConfig, empty_fragments
 from remuda.rollout.rollout import Rollout
-from remuda.testing.games import GIFTS, MASKED, ODD, RESPAWN, UNEQUAL
+from remuda.testing import GIFTS, MASKED, ODD, RESPAWN, UNEQUAL
 
 TREASURE = find_game("treasurehunt")
 SMALL = {"height": 6, "width": 6, "turns": 12, "spawn": 0.1}

@@ -23,7 +23,7 @@ from remuda.core.task import Task
 from remuda.games.registry import find_game
 from remuda.rollout.config import RolloutConfig, empty_fragments
 from remuda.rollout.rollout import Rollout
-from remuda.testing.games import GIFTS, MASKED, RESPAWN, UNEQUAL
+from remuda.testing import GIFTS, MASKED, RESPAWN, UNEQUAL
 from remuda.transport.slots import SlotArray, SlotLayout, SlotOwners, SlotToken
 
 CONFIG = RolloutConfig(5, worlds=4)

@@ -1,1 +1,1 @@
-"""Environments of other libraries as games of ours (inbound), and our games as theirs (outbound)."""
+"""Environments of other libraries as our games (`inbound`), and our games as their environments (`outbound`)."""

@@ -220,7 +220,7 @@ def compare(
     if json_file is not None:
         json_file.write_text(to_json(page.as_json(shown), indent=1), encoding="utf-8")
     print(f"look at {html}")
-    if not shown.advice:
+    if not shown.recommendations:
         raise ConfigError("no engine could run this plan; the table says why")
 
 
@@ -488,7 +488,7 @@ def _conclude_search(found: Search, as_json: bool) -> None:
         )  # fmt: skip
     if found.ranking:
         Console().print(table)
-    if found.books.finished:
+    if found.state.finished:
         print(f"chosen: {found.chosen.workflow}" if found.chosen else "none was chosen, since none passed")
         print(f"look at {found.folder / 'search.html'}")
 

@@ -1,7 +1,7 @@
-"""The grid kit: what every gridworld needs, as kernels over one world's planes.
+"""Kernels for gridworlds, each over the map of one world.
 
-A plane is (height, width) of kinds, one byte per cell. Kind 0 is empty and kind 1 is wall in every
-game; what lies outside the map looks like wall.
+A map is called a plane: an array (height, width) of kinds, one byte per cell. Kind 0 is empty and kind 1 is wall in
+every game; cells outside the map look like walls.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MOVES = np.array([[-1, 0], [1, 0], [0, -1], [0, 1]], np.int64)  # (action, row/c
 
 @kernel
 def wall_border(plane: Any) -> None:
-    """Empty the plane and wall its border."""
+    """Empty the plane and put walls on its border."""
     height, width = plane.shape
     plane[:, :] = EMPTY
     plane[0, :] = WALL
@@ -34,7 +34,7 @@ def wall_border(plane: Any) -> None:
 
 @kernel
 def add_view(plane: Any, row: int, col: int, radius: int, out: Any) -> None:
-    """Add the square window around a cell to `out` (kinds*side*side), one-hot by kind; empty adds nothing."""
+    """Add the square window around a cell to `out` (kinds*side*side), one-hot by kind; empty cells add nothing."""
     height, width = plane.shape
     side = 2 * radius + 1
     area = side * side
@@ -53,7 +53,7 @@ def add_view(plane: Any, row: int, col: int, radius: int, out: Any) -> None:
 def place_apart(plane: Any, kind: int, key: Any, cells: Any) -> None:
     """Put len(cells) things of one kind on distinct empty cells, uniformly; write (row, col) to `cells`.
 
-    Draws among the interior and tries again when the cell is taken; once few are left it counts them out.
+    Draws interior cells until one is empty. After 64 misses it draws among the empty cells only, which must be counted.
     """
     height, width = plane.shape
     draw = 0
@@ -98,10 +98,10 @@ def _nth_empty(plane: Any, n: int) -> Any:
 
 @kernel
 def next_success(key: Any, draw: int, log_miss: float) -> int:
-    """How many cells to pass over before the next one that succeeds.
+    """How many cells to skip until the next one that succeeds, if each succeeds with probability p.
 
-    The same law as one coin per cell, with about p coins per cell: at p = 0.005 the entity phase of a
-    21×21 world takes two or three draws instead of 361. `log_miss` is log(1-p), negative, or 0 for never.
+    The distribution is the same as with one draw per cell, but there is one draw per success: at p = 0.005 a 21×21
+    world needs two or three draws per turn instead of 361. `log_miss` is log(1-p); 0 means that no cell succeeds.
     """
     if log_miss == 0.0:
         return 1 << 40
@@ -110,7 +110,7 @@ def next_success(key: Any, draw: int, log_miss: float) -> int:
 
 
 def log_miss(probability: NDArray[np.float64]) -> NDArray[np.float64]:
-    """log(1-p), with p = 1 kept finite so that every cell succeeds."""
+    """log(1-p); finite also for p = 1, where every cell succeeds."""
     return np.log1p(-np.minimum(probability, 1.0 - 1e-16))
 
 
@@ -120,5 +120,5 @@ def paint(plane: NDArray[np.uint8], colours: NDArray[np.uint8]) -> NDArray[np.ui
 
 
 def draw_text(plane: NDArray[np.uint8], signs: str) -> str:
-    """The plane as lines of signs, one per cell and a blank between so that cells look square."""
+    """The plane as text: one sign per cell, with blanks between so that cells look square."""
     return "\n".join(" ".join(signs[kind] for kind in row) for row in plane)

@@ -1,7 +1,7 @@
-"""Treasurehunt: agents forage for gems and food, and learn to leave the bones alone.
+"""Treasurehunt: agents forage for gems and food, and learn to avoid bones.
 
-Items appear on empty cells and stay until someone steps on them. A move pays the value of the cell it
-aims at, even when it is blocked; agents are in each other's way and worth nothing.
+Items appear on empty cells and stay until an agent steps on them. A move pays the value of the cell that it aims at,
+even if a wall or another agent blocks it. An agent has the value 0.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from remuda.games.grid import (
     place_apart,
     wall_border,
 )
+from remuda.games.shipped import SHIPPED
 
 GEM, BONE, FOOD, AGENT = 2, 3, 4, 5
 KINDS = 6
@@ -42,7 +43,7 @@ SIGNS = ".#*x+@"
 
 
 class TreasurehuntOptions(Options):
-    """The rules as numbers. Those marked per world may be lists, dealt out over the worlds."""
+    """The numbers of the game. An option marked "per world" may be a list: world w takes entry w, modulo its length."""
 
     agents: int = Field(2, ge=1, description="how many agents share a world")
     height: int = Field(21, ge=3, le=4096, description="rows, walls included")
@@ -56,7 +57,7 @@ class TreasurehuntOptions(Options):
     wall: float | list[float] = Field(-1.0, description="value of walking into a wall; per world")
 
     def check(self) -> None:
-        """Options that contradict each other."""
+        """Refuse options that contradict each other."""
         cells = (self.height - 2) * (self.width - 2)
         if self.agents > cells:
             raise ConfigError(
@@ -67,14 +68,14 @@ class TreasurehuntOptions(Options):
             if getattr(self, name) == []:
                 raise ConfigError(f"{name} is an empty list: give one value, or one per world")
             if np.abs(getattr(self, name)).max() > np.finfo(np.float32).max:
-                raise ConfigError(f"{name}={getattr(self, name)} is too large: rewards are numbers of single precision")
+                raise ConfigError(f"{name}={getattr(self, name)} is too large: rewards have single precision")
         chances = self.spawn if isinstance(self.spawn, list) else [self.spawn]
         if not all(0.0 <= p <= 1.0 for p in chances):
             raise ConfigError(f"spawn={self.spawn} is not a probability: give a number from 0 to 1")
 
 
-class State(NamedTuple):
-    """All that a world remembers, worlds first."""
+class TreasurehuntState(NamedTuple):
+    """The state of all worlds."""
 
     planes: NDArray[np.uint8]  # (worlds, height, width)
     cells: NDArray[np.int64]  # (worlds, agents, row/col)
@@ -86,10 +87,10 @@ class State(NamedTuple):
     metrics: NDArray[np.float32]  # (worlds, agents, metrics)
 
 
-class HuntRules(NamedTuple):
-    """The numbers of the game, per world where they may differ."""
+class TreasurehuntRules(NamedTuple):
+    """The options as arrays, per world where they may differ."""
 
-    log_miss: NDArray[np.float64]  # (worlds,)
+    log_miss: NDArray[np.float64]  # (worlds,): log(1 - spawn)
     values: NDArray[np.float32]  # (worlds, kinds)
     radius: int
     turns: int
@@ -120,9 +121,11 @@ class Treasurehunt(Game):
             (BONE, options.bone),
         ):
             values[:, kind] = per_world(value, worlds)
-        self.rules = HuntRules(log_miss(per_world(options.spawn, worlds)), values, options.radius, options.turns)
+        self.rules = TreasurehuntRules(
+            log_miss(per_world(options.spawn, worlds)), values, options.radius, options.turns
+        )
         signals = self.signals[0]
-        self.state = State(
+        self.state = TreasurehuntState(
             planes=np.zeros((count, options.height, options.width), np.uint8),
             cells=np.zeros((count, options.agents, 2), np.int64),
             keys=np.zeros(count, np.uint64),
@@ -139,32 +142,32 @@ class Treasurehunt(Game):
         _reset(self.state, worlds, keys)
 
     def begin(self) -> None:
-        """Let items appear."""
+        """Let new items appear."""
         _spawn(self.state, self.rules)
 
     def observe(self, group: int, first: int, last: int, out: NDArray[np.uint8]) -> None:
-        """One-hot windows around the agents."""
+        """Write the window around each agent, one-hot by kind."""
         _observe(self.state, self.rules, first, last, out)
 
     def act(self, group: int, first: int, last: int, actions: NDArray[np.int64]) -> None:
-        """Move, collecting what is aimed at."""
+        """Move the agents, and pay for the cells they aim at."""
         _act(self.state, self.rules, first, last, actions)
 
     def end(self) -> None:
-        """Count the turn; the last one truncates everybody."""
+        """Count the turn; truncate every agent after the last."""
         _end(self.state, self.rules)
 
     def render(self, world: int) -> NDArray[np.uint8]:
-        """One pixel per cell."""
+        """The map, one pixel per cell."""
         return paint(self.state.planes[world], COLOURS)
 
     def text(self, world: int) -> str:
-        """`@` agents, `*` gems, `+` food, `x` bones."""
+        """The map as text: `@` agents, `*` gems, `+` food, `x` bones."""
         return draw_text(self.state.planes[world], SIGNS)
 
 
 def per_world(value: float | list[float], worlds: Sequence[int]) -> NDArray[np.float64]:
-    """An option's value in each world."""
+    """An option's value in each world, (worlds,)."""
     return np.array(option_per_world(value, worlds), np.float64)
 
 
@@ -255,7 +258,7 @@ def _end(state: Any, rules: Any) -> None:
 
 ENTRY = GameEntry(
     name="treasurehunt",
-    summary="agents forage in a walled field: gems +10, food +5, bones -10, walls -1",
+    summary=SHIPPED["treasurehunt"].summary,
     options=TreasurehuntOptions,
     make=Treasurehunt,
 )

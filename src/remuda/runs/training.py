@@ -24,7 +24,7 @@ from remuda.engines.context import EngineContext
 from remuda.engines.interfaces import Collectors, Trainers, Update
 from remuda.engines.loop import Loop
 from remuda.engines.table import find_engine
-from remuda.games.registry import find_game, name_of, refuse_while_importing
+from remuda.games.registry import factory_name, find_game, refuse_while_importing
 from remuda.learners.herd import assign, count_parameters, tolerated_lag
 from remuda.rollout.warm_up import warm_up
 from remuda.runs import checkpoint
@@ -76,7 +76,7 @@ def train(
     """
     settings["callbacks"] = [own for own in callbacks if isinstance(own, str)]
     if game is not None:
-        settings["game"] = game if isinstance(game, str) else name_of(game)
+        settings["game"] = game if isinstance(game, str) else factory_name(game)
     return start(settings, out, [own for own in callbacks if not isinstance(own, str)], quiet)
 
 

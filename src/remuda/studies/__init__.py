@@ -1,1 +1,1 @@
-"""Questions that take many runs to answer."""
+"""Studies: questions that take many runs to answer."""

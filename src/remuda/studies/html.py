@@ -1,4 +1,4 @@
-"""Pages that need nothing but themselves: tables and pictures in one file."""
+"""Web pages in a single file: tables, notes and pictures (SVG)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ INK, BLUE, ORANGE, RED, GREEN, GREY = "#1d2733", "#3b7dd8", "#e08a1e", "#c0392b"
 
 
 def page(title: str, parts: Sequence[str]) -> str:
-    """A whole page."""
+    """A whole page from its parts."""
     body = "\n".join(parts)
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
@@ -29,14 +29,14 @@ def page(title: str, parts: Sequence[str]) -> str:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], kind: str = "") -> str:
-    """A table of texts."""
+    """A table; `kind` is its CSS class."""
     cells = "".join(f"<th>{escape(name)}</th>" for name in head)
     lines = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in line) + "</tr>" for line in rows)
     return f'<div class="wide"><table class="{kind}"><tr>{cells}</tr>{lines}</table></div>'
 
 
 def note(text: str) -> str:
-    """A paragraph that explains."""
+    """A paragraph of explanation."""
     return f'<p class="note">{escape(text)}</p>'
 
 
@@ -52,7 +52,7 @@ def figure(height: float) -> tuple[Any, Any]:
 
 
 def svg(drawn: Any) -> str:
-    """A picture as part of a page."""
+    """A picture as SVG, for a page."""
     file = io.StringIO()
     drawn.savefig(file, format="svg", metadata={"Date": None})
     text = file.getvalue()

@@ -1,5 +1,7 @@
-"""Conformance suites, and small odd games for tests of remuda and of your own policies and learners."""
+"""The conformance suite for games, and small games for tests of remuda and of your own policies and learners."""
 
-from remuda.testing.games import BROKEN, BUSY, GIFTS, MASKED, ODD, RESPAWN, SLOW, UNEQUAL
+from remuda.testing.broken_games import BROKEN
+from remuda.testing.odd_games import GIFTS, MASKED, ODD, RESPAWN, UNEQUAL
+from remuda.testing.slow_games import BUSY, SLOW
 
 __all__ = ["BROKEN", "BUSY", "GIFTS", "MASKED", "ODD", "RESPAWN", "SLOW", "UNEQUAL"]

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from remuda.core import timeline
 from remuda.core.game import GameEntry, Group
 from remuda.core.rng import Keys
-from remuda.testing.games import OddGame, OddOptions
+from remuda.testing.odd_games import OddGame, OddOptions
 
 FOLDER = "REMUDA_CHAOS"
 """The variable that names the directory with the wishes and the log; without it nothing happens."""

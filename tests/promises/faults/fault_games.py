@@ -13,7 +13,7 @@ from typing import Literal
 from pydantic import Field
 
 from remuda.core.game import GameEntry
-from remuda.testing.games import OddGame, OddOptions
+from remuda.testing.odd_games import OddGame, OddOptions
 
 
 class FaultOptions(OddOptions):

@@ -11,7 +11,7 @@ import pytest
 import remuda
 from remuda.core.errors import GameError
 from remuda.core.game import GameEntry
-from remuda.testing.games import OddGame, OddOptions, low_bits
+from remuda.testing.odd_games import OddGame, OddOptions, low_bits
 
 PLAN: dict[str, Any] = {
     "layer": 16, "quantiles": 4, "acting_quantiles": 4, "frames": 1, "batch_size": 8, "worlds": 3, "total_episodes": 12,

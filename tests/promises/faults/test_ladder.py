@@ -21,7 +21,7 @@ from remuda.core.rng import Keys, below
 from remuda.learners.iqn.learner import IQN
 from remuda.learners.ppo.learner import PPO
 from remuda.runs.failure_log import FAILURES, MAX_FAILED_ROUNDS, MIN_FAILURES, read_failure
-from remuda.testing.games import OddGame, OddOptions
+from remuda.testing.odd_games import OddGame, OddOptions
 
 COMMON: dict[str, Any] = {
     "agents": 2, "turns": 8, "worlds": 4, "total_episodes": 24, "n_workers": 2, "evaluate_episodes": 4,

@@ -17,7 +17,7 @@ from remuda.core import yamlfile as config
 from remuda.core.errors import ConfigError
 from remuda.core.plan import ParallelSwitches, Plan
 from remuda.core.yamlfile import MAX_BYTES, read_assignments, read_yaml, write_yaml
-from remuda.games.cage2.game import Cage2Options
+from remuda.games.cage2.options import Cage2Options
 from remuda.games.treasurehunt import TreasurehuntOptions
 from remuda.learners.iqn.options import IQNOptions
 from remuda.learners.ppo.options import PPOOptions

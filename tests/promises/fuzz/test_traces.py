@@ -1,4 +1,4 @@
-"""Recorded games from anywhere are verified or refused in one sentence; nothing in them is executed or unpacked."""
+"""Traces from any source are verified or refused in one sentence; nothing in them is executed or unpacked to disk."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from hypothesis.extra import numpy as arrays_of
 
 from remuda.games.cage2 import traces
 from remuda.games.cage2.network import EXPLOITS, N_ACTIONS, N_HOSTS, SUBNETS
-from remuda.games.cage2.simulator import IMPACT, NOBODY, REST, SCAN, SWEEP
-from remuda.games.cage2.traces import INPUTS, NAMED, OUTPUTS, START, read_trace
+from remuda.games.cage2.state import IMPACT, NONE, REST, SCAN, SWEEP
+from remuda.games.cage2.traces import INPUTS, NAME_FIELDS, OUTPUTS, START, read_trace
 from remuda.games.cage2.verify import verify
 
 TRACES = Path(__file__).parents[2] / "data" / "cage2"
-FIELDS = [*INPUTS, *OUTPUTS, *START, *NAMED, "seeds"]
+FIELDS = [*INPUTS, *OUTPUTS, *START, *NAME_FIELDS, "seeds"]
 Arrays = dict[str, Any]
 
 
@@ -60,7 +60,7 @@ def members() -> dict[str, bytes]:
 
 @contextmanager
 def trace(folder: Path, content: bytes) -> Iterator[Path]:
-    """A trace in a folder of its own, beside one that must not be touched."""
+    """A trace in its own folder, next to a folder that must not be touched."""
     own = folder / "traces"
     own.mkdir(exist_ok=True)
     (own / "trace.npz").write_bytes(content)
@@ -74,7 +74,7 @@ def try_trace(folder: Path, content: bytes) -> str | None:
         return refusal(lambda: verify(own))
 
 
-def test_the_real_one_is_good(tmp_path: Path) -> None:
+def test_a_real_trace_is_verified(tmp_path: Path) -> None:
     with trace(tmp_path, packed(members())) as own:
         assert verify(own).good
 
@@ -93,7 +93,7 @@ def test_damaged_files(tmp_path: Path, count: int) -> None:
 
 @times(40, 2000)
 def test_damaged_arrays(tmp_path: Path, count: int) -> None:
-    """The archive is whole, what is in it is not."""
+    """The archive is intact, one of its arrays is not."""
     good = members()
 
     @often(count)
@@ -119,7 +119,7 @@ SIZES = st.integers(-2, 5) | st.sampled_from([2**33, 2**40, *HUGE])
 
 
 @times(40, 2000)
-def test_headers_that_lie(tmp_path: Path, count: int) -> None:
+def test_wrong_headers(tmp_path: Path, count: int) -> None:
     good = members()
     shapes = st.lists(SIZES, max_size=4).map(tuple) | st.just((2, 6)) | st.sampled_from([None, 3, "x", (1.5,), ("a",)])
     headers = st.builds(
@@ -161,7 +161,7 @@ def test_arrays_of_other_kinds(tmp_path: Path, count: int) -> None:
 
 @times(40, 2000)
 def test_other_numbers(tmp_path: Path, count: int) -> None:
-    """Of the right shape and kind: a mismatch, or out of range."""
+    """Arrays of the right shape and kind with other values: a mismatch, or out of range."""
     good, whole = members(), real()
     numbered = [name for name in FIELDS if name in whole and whole[name].dtype.kind in "uibf"]
 
@@ -178,7 +178,7 @@ def test_other_numbers(tmp_path: Path, count: int) -> None:
 
 
 class Evil:
-    """Says what to run when it is unpickled."""
+    """Runs a command if it is unpickled."""
 
     def __init__(self, target: Path) -> None:
         self.target = target
@@ -204,7 +204,7 @@ def test_pickles_are_not_opened(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["../../outside/evil.npy", "/tmp/evil.npy", "..\\x.npy", "obs.npy/", "", "x" * 9999, "\x00"]
 )
-def test_names_in_an_archive_lead_nowhere(tmp_path: Path, name: str) -> None:
+def test_paths_in_an_archive_are_ignored(tmp_path: Path, name: str) -> None:
     content = packed({**members(), name.replace("/tmp", str(tmp_path / "outside")): npy(np.zeros(3))})
     assert try_trace(tmp_path, content) is None
 
@@ -217,7 +217,7 @@ def test_a_member_that_is_no_array(tmp_path: Path) -> None:
 
 
 def bomb(claim: int | None) -> bytes:
-    """Eight million zeros, packed a thousandfold; the archive may claim that there are fewer or more."""
+    """Eight million zeros, compressed a thousandfold; the archive may claim fewer or more."""
     size = 8 << 20
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive, archive.open("obs.npy", "w") as member:
@@ -233,13 +233,13 @@ def bomb(claim: int | None) -> bytes:
 
 @pytest.mark.parametrize("claim", [None, 0, 100, 4 << 20, 2**31 - 1, 2**32 - 2])
 def test_a_bomb_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, claim: int | None) -> None:
-    monkeypatch.setattr(traces, "MOST_BYTES", 5 << 20)
+    monkeypatch.setattr(traces, "MAX_BYTES", 5 << 20)
     content = bomb(claim)
     with frugal():
         assert try_trace(tmp_path, content) is not None
 
 
-def test_many_members_are_read_past(tmp_path: Path) -> None:
+def test_unknown_members_are_ignored(tmp_path: Path) -> None:
     extra = {f"{number}.npy": b"" for number in range(5000)}
     assert try_trace(tmp_path, packed({**members(), **extra})) is None
 
@@ -252,14 +252,14 @@ def test_the_same_member_twice(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["a\nb", "\x1b[2J", "", "x" * 999, "\u2028"])
-@pytest.mark.parametrize("field", NAMED)
-def test_names_of_agents_are_names(tmp_path: Path, field: str, name: str) -> None:
-    """They are printed."""
+@pytest.mark.parametrize("field", NAME_FIELDS)
+def test_names_must_be_printable_and_short(tmp_path: Path, field: str, name: str) -> None:
+    """Names are printed on the terminal."""
     assert try_trace(tmp_path, packed({**members(), f"{field}.npy": npy(np.array(name))})) is not None
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x05\x06" + bytes(18), b"\x80\x04.", b"\x93NUMPY", bytes(1000)])
-def test_the_command_says_one_sentence(cli: Any, tmp_path: Path, content: bytes) -> None:
+def test_the_command_prints_one_sentence(cli: Any, tmp_path: Path, content: bytes) -> None:
     with trace(tmp_path, content) as own:
         outcome = cli("verify", "cage2", own)
     assert (outcome.code, outcome.out) == (2, "")
@@ -268,7 +268,7 @@ def test_the_command_says_one_sentence(cli: Any, tmp_path: Path, content: bytes)
 
 
 def unlikely(rng: np.random.Generator, episodes: int, steps: int) -> Arrays:
-    """A trace that passes every check and that no game could have made."""
+    """A trace that passes every check, although no game could have produced it."""
     shape = (episodes, steps)
     arrays: Arrays = {name: rng.integers(0, 256, (*shape, *rest), np.uint8) for name, rest in OUTPUTS.items()}
     arrays["reward"] = rng.normal(size=shape)
@@ -278,25 +278,25 @@ def unlikely(rng: np.random.Generator, episodes: int, steps: int) -> Arrays:
     green = rng.integers(0, 2, shape)
 
     def either(most: int) -> Any:
-        return np.where(rng.random(shape) < 0.2, NOBODY, rng.integers(0, most, shape))
+        return np.where(rng.random(shape) < 0.2, NONE, rng.integers(0, most, shape))
 
     return arrays | {
         "blue_action": rng.integers(0, N_ACTIONS, shape),
         "red_action": red,
-        "red_target": np.where(red == REST, NOBODY, target),
+        "red_target": np.where(red == REST, NONE, target),
         "exploit": either(1 + len(EXPLOITS)),
         "detect": either(2),
-        "pe_choice": either(NOBODY),
-        "pe_n": rng.integers(0, NOBODY + 1, shape),
+        "pe_choice": either(NONE),
+        "pe_n": rng.integers(0, NONE + 1, shape),
         "green_action": green,
-        "green_target": np.where(green == 0, NOBODY, rng.integers(0, N_HOSTS, shape)),
+        "green_target": np.where(green == 0, NONE, rng.integers(0, N_HOSTS, shape)),
         "red": np.array(rng.choice(["b_line", "meander", "sleep"])),
         "variant": np.array(rng.choice(["head", "leaderboard"])),
     }
 
 
-def test_what_passes_the_checks_never_leaves_an_array(tmp_path: Path) -> None:
-    """The rules as plain Python, where an index out of bounds is an error and not whatever lies there."""
+def test_no_trace_that_passes_the_checks_causes_an_index_error(tmp_path: Path) -> None:
+    """The rules run as plain Python, where an index out of bounds raises instead of reading other memory."""
     for seed in range(5):
         arrays = unlikely(np.random.default_rng(seed), 2, 40)
         np.savez(tmp_path / f"{seed}.npz", **arrays)

@@ -1,6 +1,6 @@
-"""Rules of CAGE 2 broken on purpose, one at a time; run as a program, prints where parity notices each.
+"""Mutations of the rules of CAGE 2, one at a time. Run as a program, it prints which trace detects each mutation.
 
-It runs uncompiled (NUMBA_DISABLE_JIT=1): a mutant is a changed source, and compiling each would take minutes.
+It runs uncompiled (NUMBA_DISABLE_JIT=1), because compiling each changed source would take minutes.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 from remuda.core import kernels
 
 PACKAGE = "remuda.games.cage2"
-TELLING = ("bline__decoy", "meander__decoy_open", "meander__cardiff", "bline__random__", "bline__react_mixed")
+SHOW_MOST_FIRST = ("bline__decoy", "meander__decoy_open", "meander__cardiff", "bline__random__", "bline__react_mixed")
 
 
 class Mutation(NamedTuple):
-    """A piece of source that occurs once, and what stands there instead."""
+    """A piece of source that occurs once, and its replacement."""
 
     rule: str
     module: str
@@ -35,6 +35,10 @@ def network(rule: str, old: str, new: str) -> Mutation:
 
 def simulator(rule: str, old: str, new: str) -> Mutation:
     return Mutation(rule, "simulator", old, new)
+
+
+def state(rule: str, old: str, new: str) -> Mutation:
+    return Mutation(rule, "state", old, new)
 
 
 def red(rule: str, old: str, new: str) -> Mutation:
@@ -52,17 +56,17 @@ MUTATIONS = (
         '"vagrant", "Enterprise0"),\n    Host("User3"',
     ),
     network("Enterprise2 links nowhere", '"vagrant", "Op_Server0")', '"vagrant", None)'),
-    network("Enterprise1 and 2 speak smb", "Listener(139, None,", 'Listener(139, "smb",'),
-    network("User3's mysql is on its own port", 'Listener(3389, "mysql"', 'Listener(3390, "mysql"'),
+    network("Enterprise1 and 2 speak smb", "ListeningService(139, None,", 'ListeningService(139, "smb",'),
+    network("User3's mysql is on its own port", 'ListeningService(3389, "mysql"', 'ListeningService(3390, "mysql"'),
     network(
         "rdp on Enterprise1 and 2 is not SYSTEM",
-        'Listener(3389, "rdp", "SYSTEM")',
-        'Listener(3389, "rdp", "NetworkService")',
+        'ListeningService(3389, "rdp", "SYSTEM")',
+        'ListeningService(3389, "rdp", "NetworkService")',
     ),
     network(
         "User4's mail server is not root",
-        'Listener(25, "smtp", "root"),\n    ),\n}',
-        'Listener(25, "smtp", "mail"),\n    ),\n}',
+        'ListeningService(25, "smtp", "root"),\n    ),\n}',
+        'ListeningService(25, "smtp", "mail"),\n    ),\n}',
     ),
     network("Defender has a guessable account", '"Linux", 0.1, None, None)', '"Linux", 0.1, "pi", None)'),
     network("Vsftpd opens 21", '"Vsftpd", 21, 80, "web"', '"Vsftpd", 21, 21, "femitter"'),
@@ -90,10 +94,10 @@ MUTATIONS = (
         "        s.service_up = 1\n        s.service_stoppable",
         "        s.service_stoppable",
     ),
-    simulator("Restore clears red's memory", "    _wipe(s, host)\n", "    _wipe(s, host)\n    s.scanned[host] = 0\n"),
-    simulator("Restore ends the foothold", "1 if host == FOOTHOLD else 0", "0"),
-    simulator("Restore leaves files", "    s.pinned[host] = 0\n    s.malware[host] = 0\n", "    s.pinned[host] = 0\n"),
-    simulator("Restore leaves decoys", "        s.decoys[host, d] = 0\n", "        pass\n"),
+    simulator("Restore clears red's memory", "    wipe(s, host)\n", "    wipe(s, host)\n    s.scanned[host] = 0\n"),
+    state("Restore ends the foothold", "1 if host == FOOTHOLD else 0", "0"),
+    state("Restore leaves files", "    s.pinned[host] = 0\n    s.malware[host] = 0\n", "    s.pinned[host] = 0\n"),
+    state("Restore leaves decoys", "        s.decoys[host, d] = 0\n", "        pass\n"),
     simulator(
         "a scan out of reach fails",
         "        s.empty_scan = 1\n        return SUCCEEDED",
@@ -101,7 +105,7 @@ MUTATIONS = (
     ),
     simulator("a sweep reaches everything", "if not _reaches(s, subnet):", "if False:"),
     simulator("every host can be scanned", "if not _reaches(s, SUBNET_OF[host]):", "if False:"),
-    simulator("only root opens the way", "return s.root[host] != 0 or", "return s.root[host] != 0 and"),
+    state("only root opens the way", "return s.root[host] != 0 or", "return s.root[host] != 0 and"),
     simulator(
         "head remembers old ports", "s.known_ports[host] | seen if leaderboard else seen", "s.known_ports[host] | seen"
     ),
@@ -114,25 +118,25 @@ MUTATIONS = (
     simulator("leaderboard repairs mail servers", "        s.smtp_lost[host] = 1", "        s.smtp_lost[host] = 0"),
     simulator("decoys do not protect", "    lured = shell == NO_SHELL and", "    lured = False and"),
     simulator("a decoy hides the real service", "lured = shell == NO_SHELL and _lures", "lured = _lures"),
-    simulator("an undetected shell can be removed", "BRUTE_FORCE and chance.detected:", "BRUTE_FORCE:"),
+    simulator("an undetected shell can be removed", "BRUTE_FORCE and draws.detected:", "BRUTE_FORCE:"),
     simulator(
         "an SSH session can be removed",
-        "elif chance.exploit != BRUTE_FORCE and chance.detected:",
-        "elif chance.detected or chance.exploit == BRUTE_FORCE:",
+        "elif draws.exploit != BRUTE_FORCE and draws.detected:",
+        "elif draws.detected or draws.exploit == BRUTE_FORCE:",
     ),
     simulator(
         "SSH leaves a file",
-        "    if chance.exploit != BRUTE_FORCE:\n        s.malware",
+        "    if draws.exploit != BRUTE_FORCE:\n        s.malware",
         "    if True:\n        s.malware",
     ),
     simulator(
         "an exploit leaves no file",
-        "    if chance.exploit != BRUTE_FORCE:\n        s.malware",
+        "    if draws.exploit != BRUTE_FORCE:\n        s.malware",
         "    if False:\n        s.malware",
     ),
     simulator("brute force is quiet", "11 if succeeds else 10", "2 if succeeds else 1"),
     simulator("a decoy leaves one trace", "2 if lured else 1", "1"),
-    simulator("every shell is noticed", "if succeeds and chance.detected:", "if succeeds:"),
+    simulator("every shell is noticed", "if succeeds and draws.detected:", "if succeeds:"),
     simulator(
         "escalation leaves no file",
         "        s.root[host] = 1\n        s.malware[host] = 1\n",
@@ -169,7 +173,7 @@ MUTATIONS = (
         "if activity[host] == ATTACKED:",
         "if activity[host] == ATTACKED and s.compromised[host] != PRIVILEGED:",
     ),
-    simulator("green is not seen", "if orders.green_target != NOBODY:", "if False:"),
+    simulator("green is not seen", "if actions.green_target != NONE:", "if False:"),
     simulator(
         "a scan of two ports is an attack", "entries >= 3 and beyond_one == 0:", "entries >= 2 and beyond_one == 0:"
     ),
@@ -187,7 +191,7 @@ MUTATIONS = (
         "for subnet in (OPERATIONAL, ENTERPRISE):",
         "for subnet in (ENTERPRISE, OPERATIONAL):",
     ),
-    red("Meander never doubts", "        _doubt(m)\n", "        pass\n"),
+    red("Meander never doubts", "        _revise_subnets(m)\n", "        pass\n"),
     red("Meander escalates what it lost", "& ~m.escalated & ~lost", "& ~m.escalated"),
     red(
         "Meander attacks before it escalates",
@@ -222,7 +226,7 @@ class MutantLoader(SourceFileLoader):
 
 
 class MutantFinder(MetaPathFinder):
-    """Finds the mutated module; everything else is found as usual."""
+    """Finds the mutated module; other modules are found as usual."""
 
     def __init__(self, mutation: Mutation) -> None:
         self.mutation = mutation
@@ -236,7 +240,7 @@ class MutantFinder(MetaPathFinder):
 
 
 def load(mutation: Mutation) -> Any:
-    """The verifier on top of mutated rules."""
+    """The module `verify`, imported with mutated rules."""
     for name in [name for name in sys.modules if name.startswith(f"{PACKAGE}.") or name == PACKAGE]:
         del sys.modules[name]
     finder = MutantFinder(mutation)
@@ -247,8 +251,8 @@ def load(mutation: Mutation) -> Any:
         sys.meta_path.remove(finder)
 
 
-def noticed(mutation: Mutation, traces: list[Path]) -> str | None:
-    """The first trace in which a mutation shows."""
+def detected_by(mutation: Mutation, traces: list[Path]) -> str | None:
+    """The first trace that detects a mutation."""
     verifier = load(mutation)
     for path in traces:
         if not verifier.verify(path).good:
@@ -257,11 +261,11 @@ def noticed(mutation: Mutation, traces: list[Path]) -> str | None:
 
 
 def main(folder: Path) -> None:
-    """Print every broken rule and the first trace in which it shows."""
+    """Print every mutation and the first trace that detects it."""
     kernels.kernel = lambda function: function  # type: ignore[assignment]  # 2.4 times faster than guarding each call
-    traces = sorted(folder.rglob("*.npz"), key=lambda path: (not path.stem.startswith(TELLING), path.name))
+    traces = sorted(folder.rglob("*.npz"), key=lambda path: (not path.stem.startswith(SHOW_MOST_FIRST), path.name))
     for mutation in MUTATIONS:
-        where = noticed(mutation, traces)
+        where = detected_by(mutation, traces)
         print(f"{mutation.rule}\t{where or ''}", flush=True)
 
 

@@ -1,4 +1,4 @@
-"""CAGE 2: reference defenders score here what they score in the original simulator.
+"""CAGE 2: scripted defenders have the same scores here as in the original simulator.
 
 Means and standard errors of 300 episodes per pair of the original, at 30, 50 and 100 steps.
 """
@@ -42,7 +42,7 @@ ORIGINAL = {
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ScoreComparison:
     """One pair at one length, here and in the original."""
 
     red: str
@@ -55,7 +55,7 @@ class Comparison:
 
     @property
     def p(self) -> float:
-        """Welch's test, two-sided; there are hundreds of degrees of freedom, so the normal law will do."""
+        """Welch's test, two-sided; with hundreds of degrees of freedom the normal distribution is close enough."""
         spread = math.hypot(self.error, self.original_error)
         if spread == 0.0:
             return 1.0 if self.mean == self.original else 0.0
@@ -76,17 +76,17 @@ def score(red: str, blue: str, steps: int, episodes: int, seed: int, rules: str 
     return float(returns.mean().round(6)), float(returns.std(ddof=1) / math.sqrt(episodes))
 
 
-def compare(episodes: int, lengths: tuple[int, ...], seed: int = 0) -> list[Comparison]:
-    """Every pair at every length; each length is played anew."""
+def compare(episodes: int, lengths: tuple[int, ...], seed: int = 0) -> list[ScoreComparison]:
+    """Every pair at every length; each length has its own episodes."""
     return [
-        Comparison(red, blue, steps, *score(red, blue, steps, episodes, seed), *originals[LENGTHS.index(steps)])
+        ScoreComparison(red, blue, steps, *score(red, blue, steps, episodes, seed), *originals[LENGTHS.index(steps)])
         for (red, blue), originals in ORIGINAL.items()
         for steps in lengths
     ]
 
 
-def rejected(comparisons: list[Comparison], level: float = 0.01) -> list[Comparison]:
-    """Those that differ, by Holm's step-down correction over all."""
+def rejected(comparisons: list[ScoreComparison], level: float = 0.01) -> list[ScoreComparison]:
+    """The comparisons that differ, with Holm's step-down correction over all."""
     ordered = sorted(comparisons, key=lambda c: c.p)
     fails = [c.p <= level / (len(ordered) - i) for i, c in enumerate(ordered)]
     return ordered[: fails.index(False)] if False in fails else ordered
@@ -103,8 +103,8 @@ def test_scores_of_a_thousand_episodes_agree_at_every_length() -> None:
     assert not [str(c) for c in rejected(comparisons)]
 
 
-def test_the_comparison_would_notice_a_wrong_rule() -> None:
-    """The two late fixes alone move these scores far enough."""
+def test_the_comparison_detects_a_wrong_rule() -> None:
+    """The two late fixes of the original alone change these scores enough."""
     for red in ("b_line", "meander"):
         here = score(red, "react_restore", 100, 300, 0, rules="leaderboard")
-        assert rejected([Comparison(red, "react_restore", 100, *here, *ORIGINAL[red, "react_restore"][2])])
+        assert rejected([ScoreComparison(red, "react_restore", 100, *here, *ORIGINAL[red, "react_restore"][2])])

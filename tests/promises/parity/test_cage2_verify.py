@@ -1,4 +1,4 @@
-"""CAGE 2 against recorded truth: `remuda verify` agrees with the original, and would notice if it did not."""
+"""CAGE 2 against recorded games: `remuda verify` finds no mismatch, and finds every change of a recording or a rule."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_one_wrong_number_in_any_output_is_found(field: str, tmp_path: Path) -> 
     assert f"    {field}" in report.first
 
 
-def test_the_first_mismatch_tells_everything(cli: Callable[..., Any], tmp_path: Path) -> None:
+def test_the_first_mismatch_is_explained(cli: Callable[..., Any], tmp_path: Path) -> None:
     arrays = cut(read("head/bline__react_restore"), 3, 50)
     arrays["priv"][2, 20, 3] += 1
     arrays["priv"][2, 40] = 7
@@ -83,7 +83,7 @@ def test_the_first_mismatch_tells_everything(cli: Callable[..., Any], tmp_path: 
     assert outcome.out.count("; red ") == 5  # the step and the four before it
 
 
-def test_leaderboard_games_do_not_fit_the_other_rules(tmp_path: Path) -> None:
+def test_leaderboard_games_do_not_match_the_head_rules(tmp_path: Path) -> None:
     arrays = read("leaderboard/bline__react_mixed")
     assert verify(write(tmp_path / "as_recorded", arrays)).good
     del arrays["variant"]
@@ -91,10 +91,10 @@ def test_leaderboard_games_do_not_fit_the_other_rules(tmp_path: Path) -> None:
     assert not verify(write(tmp_path / "head", arrays)).good
 
 
-def test_a_decision_red_would_not_make_is_found(tmp_path: Path) -> None:
+def test_a_decision_that_red_cannot_make_is_found(tmp_path: Path) -> None:
     arrays = read("head/meander__sleep")
     assert arrays["red_action"][0, :2].tolist() == [1, 2]
-    arrays["red_target"][0, 1] = 3  # Enterprise2, of which red knows nothing yet
+    arrays["red_target"][0, 1] = 3  # Enterprise2, whose address red does not know yet
     report = verify(write(tmp_path / "target", cut(arrays, 1, 2)))
     assert report.mismatches["red_target"] == 1
     assert "red_target: recorded 3, possible [8, 9, 10, 11, 12]" in str(report)
@@ -103,7 +103,7 @@ def test_a_decision_red_would_not_make_is_found(tmp_path: Path) -> None:
     assert verify(write(tmp_path / "action", arrays)).mismatches["red_action"] >= 1
 
 
-def test_dice_that_cannot_fall_so_are_found(tmp_path: Path) -> None:
+def test_impossible_random_outcomes_are_found(tmp_path: Path) -> None:
     arrays = cut(read("head/bline__sleep"), 1, 3)
     assert arrays["red_action"][0, 2] == 3
     for field, value in (("exploit", 6), ("exploit", 255), ("detect", 255)):
@@ -157,7 +157,7 @@ def put(field: str, value: int) -> Callable[[Arrays], None]:
         damaged("negative", lambda a: a.update(blue_action=a["blue_action"].astype(np.int64) - 1)),
     ],
 )  # fmt: skip
-def test_a_damaged_file_is_one_sentence(
+def test_a_damaged_file_is_refused_in_one_sentence(
     change: Callable[[Arrays], None], cli: Callable[..., Any], tmp_path: Path
 ) -> None:
     arrays = cut(read("head/bline__sleep"), 2, 30)
@@ -168,7 +168,7 @@ def test_a_damaged_file_is_one_sentence(
     assert outcome.err.count("\n") == 1
 
 
-def test_a_sweep_of_a_host_and_a_scan_of_nobody_are_refused(tmp_path: Path) -> None:
+def test_a_sweep_of_a_host_is_refused(tmp_path: Path) -> None:
     arrays = cut(read("head/bline__sleep"), 1, 10)
     arrays["red_target"][0, 0] = 9
     with pytest.raises(TraceError, match="red_target is 9 in episode 0, step 1"):
@@ -190,7 +190,9 @@ def bomb() -> bytes:
     [b"", b"PK\x03\x04 not really", b"\x80\x04]\x94.", bomb(), (TRACES / "head/bline__sleep.npz").read_bytes()[:2000]],
     ids=["empty", "not a zip", "a pickle", "a bomb", "cut off"],
 )
-def test_what_is_no_trace_at_all_is_one_sentence(content: bytes, cli: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_file_that_is_no_trace_is_refused_in_one_sentence(
+    content: bytes, cli: Callable[..., Any], tmp_path: Path
+) -> None:
     (tmp_path / "bad.npz").write_bytes(content)
     outcome = cli("verify", "cage2", tmp_path)
     assert outcome.code == 2
@@ -198,22 +200,22 @@ def test_what_is_no_trace_at_all_is_one_sentence(content: bytes, cli: Callable[.
     assert outcome.err.count("\n") == 1
 
 
-def test_nothing_to_verify_is_one_sentence(cli: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_folder_without_traces_is_refused_in_one_sentence(cli: Callable[..., Any], tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for words in (("cage2", tmp_path / "empty"), ("cage2", tmp_path / "gone"), ("treasurehunt", tmp_path)):
         outcome = cli("verify", *words)
         assert (outcome.code, outcome.err.count("\n")) == (2, 1), words
 
 
-def test_every_field_of_the_format_is_compared_or_fed() -> None:
+def test_every_recorded_field_is_compared_or_is_an_input() -> None:
     recorded = set(read("head/bline__random"))
-    bookkeeping = {"red", "blue", "green", "seeds", "impact_rng", "decoy_pid"}
-    bookkeeping |= {"new_sess_id", "new_sess_pid", "new_sess_host"}
-    assert recorded == {*INPUTS, *FIELDS, *bookkeeping}
+    not_compared = {"red", "blue", "green", "seeds", "impact_rng", "decoy_pid"}
+    not_compared |= {"new_sess_id", "new_sess_pid", "new_sess_host"}
+    assert recorded == {*INPUTS, *FIELDS, *not_compared}
 
 
 @pytest.mark.slow
-def test_rules_broken_on_purpose_are_noticed() -> None:
+def test_every_mutation_of_the_rules_is_detected() -> None:
     program = Path(__file__).with_name("cage2_mutations.py")
     done = subprocess.run(
         [sys.executable, program, TRACES],

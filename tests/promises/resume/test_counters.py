@@ -11,7 +11,7 @@ import pytest
 
 import remuda
 from remuda.core.game import GameEntry
-from remuda.testing.games import OddGame, OddOptions, low_bits
+from remuda.testing.odd_games import OddGame, OddOptions, low_bits
 
 
 class Sometimes(OddGame):

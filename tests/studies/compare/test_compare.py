@@ -1,4 +1,4 @@
-"""`remuda compare`: real trials of real engines, what is derived from them, and the page."""
+"""`remuda compare`: real trials of real engines, the recommendations, and the page."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ import pytest
 from remuda.core.errors import ConfigError, UnknownName
 from remuda.core.machine import cores
 from remuda.engines.table import ENGINES
-from remuda.studies.compare.advise import advise
 from remuda.studies.compare.measure import EngineVariant, Measurement, VariantMeasurements, variants
 from remuda.studies.compare.page import COLUMNS, duration
+from remuda.studies.compare.recommend import recommend
 
 TINY = ["agents=2", "height=7", "width=7", "turns=12", "layer=16", "quantiles=4", "batch_size=8", "replay_size=256"]
 
 
-def figures(engine: str, workers: int, *rates: float, **others: float) -> VariantMeasurements:
-    """As if they had been measured."""
+def measurements(engine: str, workers: int, *rates: float, **others: float) -> VariantMeasurements:
+    """Made-up measurements."""
     facts: dict[str, Any] = {
         "agent_steps_per_s": 1.0, "cold_start_s": 5.0, "peak_bytes": 2**30, "collect_cpu_s": 0.01,
         "learn_cpu_s": 0.01, "other_cpu_s": 0.001, "collect_wall_s": 0.01, "learn_wall_s": 0.01, "lag_mean": 0.0,
@@ -35,7 +35,7 @@ def figures(engine: str, workers: int, *rates: float, **others: float) -> Varian
 
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """The command, once, on three engines."""
+    """The files that the command writes for three engines."""
     import sys
 
     from remuda.cli.main import main
@@ -58,14 +58,14 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 def test_every_variant_is_measured(compared: Any) -> None:
     facts, _ = compared
-    measured = {(own["engine"], own["n_workers"]): own for own in facts["measured"]}
+    measured = {(one["engine"], one["n_workers"]): one for one in facts["measured"]}
     assert set(measured) == {("sequential", 1), ("vectorized", min(2, cores())), ("executor", 2)}
-    for own in measured.values():
-        assert own["problem"] is None
-        assert len(own["trials"]) == 2
-        assert own["spread"][0] <= own["episodes_per_s"] <= own["spread"][1]
-        assert sum(own["shares"].values()) == pytest.approx(1.0, abs=0.3)
-        for trial in own["trials"]:
+    for one in measured.values():
+        assert one["problem"] is None
+        assert len(one["trials"]) == 2
+        assert one["spread"][0] <= one["episodes_per_s"] <= one["spread"][1]
+        assert sum(one["shares"].values()) == pytest.approx(1.0, abs=0.3)
+        for trial in one["trials"]:
             assert trial["agent_steps_per_s"] == pytest.approx(24 * trial["episodes_per_s"])  # two agents, twelve turns
             assert trial["peak_bytes"] > 50 << 20
             assert trial["cold_start_s"] > 0
@@ -74,7 +74,7 @@ def test_every_variant_is_measured(compared: Any) -> None:
     assert measured["vectorized", min(2, cores())]["episodes_per_s"] > measured["sequential", 1]["episodes_per_s"]
 
 
-def test_advice_prediction_and_ideal_are_there(compared: Any) -> None:
+def test_recommendations_predictions_and_ideal_are_there(compared: Any) -> None:
     facts, _ = compared
     assert [line["situation"] for line in facts["advice"]] == [
         "production", "debugging", "little memory", "small scale", "several machines"
@@ -85,7 +85,7 @@ def test_advice_prediction_and_ideal_are_there(compared: Any) -> None:
     }
 
 
-def test_the_page_needs_nothing_but_itself(compared: Any) -> None:
+def test_the_page_is_one_file(compared: Any) -> None:
     _, page = compared
 
     class Reader(HTMLParser):
@@ -110,9 +110,11 @@ def test_the_page_needs_nothing_but_itself(compared: Any) -> None:
     assert "remuda compare treasurehunt" in page
 
 
-def test_what_cannot_run_says_why_and_the_others_go_on(cli: Any, tmp_path: Path, monkeypatch: Any) -> None:
+def test_an_engine_that_cannot_run_has_a_problem_and_the_others_are_measured(
+    cli: Any, tmp_path: Path, monkeypatch: Any
+) -> None:
     (tmp_path / "ray.py").write_text("raise ImportError")
-    monkeypatch.syspath_prepend(tmp_path)  # trials look there, too
+    monkeypatch.syspath_prepend(tmp_path)  # trials search this path too
     outcome = cli(
         "compare", "treasurehunt", *TINY, "--engines", "vectorized,ray", "--n-workers", "1", "--seconds", "0.2",
         "--repeats", "1", "--html", tmp_path / "page.html", "--json", tmp_path / "out.json",
@@ -134,58 +136,66 @@ def test_what_cannot_run_says_why_and_the_others_go_on(cli: Any, tmp_path: Path,
         (["colour=red"], "colour"),
     ],
 )
-def test_bad_input_is_one_sentence(cli: Any, words: list[str], match: str) -> None:
+def test_bad_input_is_refused_in_one_sentence(cli: Any, words: list[str], match: str) -> None:
     outcome = cli("compare", "treasurehunt", *words)
     assert (outcome.code, outcome.err.count("\n")) == (2, 1)
     assert match in outcome.err
 
 
-def test_threads_beyond_the_cores_are_not_tried() -> None:
+def test_more_threads_than_cores_are_not_measured() -> None:
     tried = variants("all", [1, 100])
-    assert {own.engine for own in tried} == set(ENGINES)
+    assert {one.engine for one in tried} == set(ENGINES)
     assert EngineVariant("executor", 100) in tried
     assert EngineVariant("ray", 100) in tried
     assert EngineVariant("vectorized", 100) not in tried
-    assert sum(own.engine == "sequential" for own in tried) == 1
+    assert sum(one.engine == "sequential" for one in tried) == 1
     with pytest.raises(UnknownName):
         variants("all,nonsense", [1])
     with pytest.raises(ConfigError):
         variants("all", [])
 
 
-def test_production_is_the_fastest_or_the_simplest_that_cannot_be_told_from_it() -> None:
-    clear = [figures("sequential", 1, 1, 1.1), figures("vectorized", 2, 9, 10), figures("executor", 2, 20, 21)]
-    assert advise(clear)[0].use == "executor 2"
-    close = [figures("sequential", 1, 1, 1.1), figures("vectorized", 2, 19, 20.5), figures("executor", 2, 20, 21)]
-    assert advise(close)[0].use == "vectorized 2"
-    assert "executor 2 has" in advise(close)[0].reason
-
-
-def test_the_other_situations_follow_their_figures() -> None:
-    all_of_them = [
-        figures("sequential", 1, 2.0, cold_start_s=1.0, peak_bytes=1 << 28),
-        figures("vectorized", 2, 10.0, cold_start_s=3.0, peak_bytes=1 << 30),
-        figures("executor", 2, 12.0, cold_start_s=200.0, peak_bytes=1 << 29),
-        figures("ray", 2, 9.0, cold_start_s=20.0, peak_bytes=1 << 31),
+def test_production_is_the_fastest_or_the_simplest_within_its_spread() -> None:
+    clear = [
+        measurements("sequential", 1, 1, 1.1),
+        measurements("vectorized", 2, 9, 10),
+        measurements("executor", 2, 20, 21),
     ]
-    use = {line.situation: line for line in advise(all_of_them)}
+    assert recommend(clear)[0].use == "executor 2"
+    close = [
+        measurements("sequential", 1, 1, 1.1),
+        measurements("vectorized", 2, 19, 20.5),
+        measurements("executor", 2, 20, 21),
+    ]
+    assert recommend(close)[0].use == "vectorized 2"
+    assert "executor 2 has" in recommend(close)[0].reason
+
+
+def test_the_other_situations_follow_the_measurements() -> None:
+    all_of_them = [
+        measurements("sequential", 1, 2.0, cold_start_s=1.0, peak_bytes=1 << 28),
+        measurements("vectorized", 2, 10.0, cold_start_s=3.0, peak_bytes=1 << 30),
+        measurements("executor", 2, 12.0, cold_start_s=200.0, peak_bytes=1 << 29),
+        measurements("ray", 2, 9.0, cold_start_s=20.0, peak_bytes=1 << 31),
+    ]
+    use = {line.situation: line for line in recommend(all_of_them)}
     assert use["debugging"].use == "sequential"
     assert "6.0 times as fast" in use["debugging"].reason
     assert use["little memory"].use == "executor 2"  # sequential is smaller, and too slow
     assert use["small scale"].use == "vectorized 2"
     assert use["several machines"].use == "ray 2"
     assert "0.75 of the fastest" in use["several machines"].reason
-    assert {line.situation: line.use for line in advise(all_of_them[:3])}["several machines"] == "ray"
-    assert advise([]) == []
+    assert {line.situation: line.use for line in recommend(all_of_them[:3])}["several machines"] == "ray"
+    assert recommend([]) == []
 
 
-def test_a_spread_that_is_too_wide_says_so() -> None:
-    assert figures("executor", 2, 1.0, 2.0, 3.0).wide
-    assert not figures("executor", 2, 1.9, 2.0, 2.1).wide
+def test_wide_spreads_are_marked() -> None:
+    assert measurements("executor", 2, 1.0, 2.0, 3.0).wide
+    assert not measurements("executor", 2, 1.9, 2.0, 2.1).wide
 
 
 @pytest.mark.parametrize(
     ("seconds", "text"), [(5, "5 s"), (119, "119 s"), (150, "2.5 min"), (9000, "2.5 h"), (2e5, "2.3 days")]
 )
-def test_durations_read_well(seconds: float, text: str) -> None:
+def test_durations(seconds: float, text: str) -> None:
     assert duration(seconds) == text

@@ -1,4 +1,4 @@
-"""Whole searches, with real trainings: what they leave behind, and that nothing is lost when they are killed."""
+"""Whole searches with real training: what they write, and that a killed search continues without loss."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ SMALL: dict[str, Any] = {
     "deterministic": True, "checkpoint_every": 4,
 }  # fmt: skip
 TIMES = {"collect_s", "learn_s", "wall_s"}
-PATIENCE_S = 120.0
+LIMIT_S = 120.0
 
 
-def outcomes(folder: Path) -> list[dict[str, Any]]:
-    """What came of every trial, without the clock."""
-    books = json.loads((folder / "search.json").read_text())
-    return [{name: value for name, value in own.items() if name not in TIMES} for own in books["outcomes"]]
+def results(folder: Path) -> list[dict[str, Any]]:
+    """The results of every trial, without measured times."""
+    state = json.loads((folder / "search.json").read_text())
+    return [{name: value for name, value in result.items() if name not in TIMES} for result in state["outcomes"]]
 
 
 def rows(path: Path) -> list[dict[str, str]]:
@@ -42,24 +42,24 @@ def rows(path: Path) -> list[dict[str, str]]:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Search:
-    """A small search that nobody disturbed."""
+    """A small search that was not interrupted."""
     return search("cage2", SMALL, tmp_path_factory.mktemp("search") / "whole")
 
 
-def test_a_search_leaves_ranking_policies_tables_and_a_page(whole: Search) -> None:
-    assert whole.books.finished
-    assert len(whole.books.outcomes) == 4
-    assert sum(own.episodes for own in whole.books.outcomes) == 96
-    orders = {own.trial.workflow for own in whole.books.outcomes}
+def test_a_search_writes_ranking_policies_tables_and_a_page(whole: Search) -> None:
+    assert whole.state.finished
+    assert len(whole.state.outcomes) == 4
+    assert sum(result.episodes for result in whole.state.outcomes) == 96
+    orders = {result.trial.workflow for result in whole.state.outcomes}
     assert orders <= {*distinct_orders(True)}
-    assert {own.workflow for own in whole.ranking} == orders
-    assert [own.env_return for own in whole.ranking] == sorted((o.env_return for o in whole.ranking), reverse=True)
+    assert {score.workflow for score in whole.ranking} == orders
+    assert [score.env_return for score in whole.ranking] == sorted((o.env_return for o in whole.ranking), reverse=True)
     assert whole.chosen in whole.ranking
-    for own in whole.ranking:
-        assert own.episodes == 6
-        assert own.env_return_ci95 > 0
-        plan = Run(whole.folder / "trials" / f"{own.trial:04d}").plan
-        assert plan.options["workflow"] == own.workflow
+    for score in whole.ranking:
+        assert score.episodes == 6
+        assert score.env_return_ci95 > 0
+        plan = Run(whole.folder / "trials" / f"{score.trial:04d}").plan
+        assert plan.options["workflow"] == score.workflow
     for name, count in (("ranking.csv", len(whole.ranking)), ("trials.csv", 4), ("posterior.csv", 65)):
         assert len(rows(whole.folder / name)) == count
     result = json.loads((whole.folder / "result.json").read_text())
@@ -75,17 +75,17 @@ def test_a_search_leaves_ranking_policies_tables_and_a_page(whole: Search) -> No
 
 
 def test_trials_begin_with_the_weights_of_another(whole: Search) -> None:
-    for own in whole.books.outcomes[1:]:
-        plan = Run(whole.folder / "trials" / f"{own.trial.number:04d}").plan
-        assert plan.warm_start == str(whole.folder / "trials" / f"{own.trial.parent:04d}")
+    for result in whole.state.outcomes[1:]:
+        plan = Run(whole.folder / "trials" / f"{result.trial.number:04d}").plan
+        assert plan.warm_start == str(whole.folder / "trials" / f"{result.trial.parent:04d}")
 
 
 def test_the_same_seed_finds_the_same(whole: Search, tmp_path: Path) -> None:
     again = search("cage2", SMALL, tmp_path / "again")
-    assert outcomes(again.folder) == outcomes(whole.folder)
+    assert results(again.folder) == results(whole.folder)
     assert again.ranking == whole.ranking
     other = search("cage2", {**SMALL, "seed": 2}, tmp_path / "other")
-    assert outcomes(other.folder) != outcomes(whole.folder)
+    assert results(other.folder) != results(whole.folder)
 
 
 def command(out: Path, **changes: Any) -> list[str]:
@@ -110,53 +110,53 @@ def test_a_search_that_is_killed_goes_on_as_if_it_had_not_been(
 ) -> None:
     out = tmp_path / "killed"
     with subprocess.Popen(command(out), stderr=subprocess.PIPE, text=True) as process:
-        limit = time.monotonic() + PATIENCE_S
+        limit = time.monotonic() + LIMIT_S
         while not begun(out, trial):
             assert process.poll() is None, process.stderr.read() if process.stderr else ""
             assert time.monotonic() < limit
             time.sleep(0.01)
         process.send_signal(number)
-        _, errors = process.communicate(timeout=PATIENCE_S)
+        _, errors = process.communicate(timeout=LIMIT_S)
     if number == signal.SIGINT:
         assert process.returncode == 0
         assert f"go on with: remuda resume {out}" in errors
     assert not (out / "result.json").exists()
-    told: list[str] = []
-    found = resume_search(out, SearchListener(tell=told.append))
-    assert found.books.finished
-    assert ("going on after" in told[0]) == (trial > 0)
-    assert outcomes(out) == outcomes(whole.folder)
+    messages: list[str] = []
+    found = resume_search(out, SearchListener(on_message=messages.append))
+    assert found.state.finished
+    assert ("going on after" in messages[0]) == (trial > 0)
+    assert results(out) == results(whole.folder)
     assert found.ranking == whole.ranking
 
 
-def test_side_by_side_each_trial_is_what_it_would_be_alone(tmp_path: Path) -> None:
+def test_a_trial_has_the_same_result_alone_and_with_others(tmp_path: Path) -> None:
     plan = {**SMALL, "method": "random", "total_episodes": 16, "trial_episodes": 8, "side_by_side": 2}
     both = search("cage2", {**plan, "engine": "executor", "n_workers": 1}, tmp_path / "both")
-    assert [own.trial.parent for own in both.books.outcomes] == [None, None]
+    assert [result.trial.parent for result in both.state.outcomes] == [None, None]
     alone = search("cage2", {**plan, "side_by_side": 1, "total_episodes": 8}, tmp_path / "alone")
-    assert outcomes(alone.folder) == outcomes(both.folder)[:1]
+    assert results(alone.folder) == results(both.folder)[:1]
 
 
 @pytest.mark.slow
-def test_side_by_side_is_stopped_and_goes_on(tmp_path: Path) -> None:
+def test_trials_at_the_same_time_are_stopped_and_continued(tmp_path: Path) -> None:
     out = tmp_path / "both"
     with subprocess.Popen(
         command(out, side_by_side=2, total_episodes=4000, trial_episodes=2000), stderr=subprocess.PIPE, text=True
     ) as process:
-        limit = time.monotonic() + PATIENCE_S
+        limit = time.monotonic() + LIMIT_S
         while not (begun(out, 0) and begun(out, 1)):
             assert process.poll() is None, process.stderr.read() if process.stderr else ""
             assert time.monotonic() < limit
             time.sleep(0.01)
         process.send_signal(signal.SIGTERM)
-        _, errors = process.communicate(timeout=PATIENCE_S)
+        _, errors = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 0
     assert "go on with" in errors
-    assert outcomes(out) == []
+    assert results(out) == []
     for trial in (0, 1):
         assert not Run(out / "trials" / f"{trial:04d}").finished
-    assert resume_search(out).books.finished
-    assert sum(own["episodes"] for own in outcomes(out)) == 4000
+    assert resume_search(out).state.finished
+    assert sum(result["episodes"] for result in results(out)) == 4000
 
 
 @pytest.mark.slow
@@ -164,7 +164,7 @@ def test_trials_die_with_their_search(tmp_path: Path) -> None:
     out = tmp_path / "both"
     plan = {"side_by_side": 2, "total_episodes": 40_000, "trial_episodes": 20_000}
     with subprocess.Popen(command(out, **plan), stderr=subprocess.DEVNULL, start_new_session=True) as process:
-        limit = time.monotonic() + PATIENCE_S
+        limit = time.monotonic() + LIMIT_S
         while not (begun(out, 0) and begun(out, 1)):
             assert process.poll() is None
             assert time.monotonic() < limit
@@ -184,32 +184,32 @@ def _mentioned(text: str) -> list[int]:
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
-            files = [str(own.readlink()) for own in (process / "fd").iterdir()]
+            files = [str(file.readlink()) for file in (process / "fd").iterdir()]
         except OSError:
             continue
-        if any(own.startswith(text) for own in files) and process.name != str(os.getpid()):
+        if any(file.startswith(text) for file in files) and process.name != str(os.getpid()):
             found.append(int(process.name))
     return found
 
 
 @pytest.mark.slow
-def test_halving_and_one_for_all(tmp_path: Path) -> None:
+def test_halving_and_conditioned(tmp_path: Path) -> None:
     small = {**SMALL, "worlds": 1, "steps": 4, "checkpoint_every": 1000, "score_episodes": 2}
     halved = search("cage2", {**small, "method": "halving", "total_episodes": 65 * 7}, tmp_path / "halving")
-    assert len(halved.books.outcomes) == 65 + 33 + 17 + 9 + 5 + 3 + 2
+    assert len(halved.state.outcomes) == 65 + 33 + 17 + 9 + 5 + 3 + 2
     assert len(halved.ranking) == 65
     one = search("cage2", {**small, "method": "conditioned", "worlds": 65, "total_episodes": 65}, tmp_path / "one")
-    assert len(one.books.outcomes) == 1
+    assert len(one.state.outcomes) == 1
     assert len(one.ranking) == 65
-    assert {own.trial for own in one.ranking} == {0}
-    assert len({own.workflow for own in one.ranking}) == 65
+    assert {score.trial for score in one.ranking} == {0}
+    assert len({score.workflow for score in one.ranking}) == 65
     assert one.chosen in one.ranking
 
 
-def test_all_120_are_games_of_their_own_without_the_foothold(tmp_path: Path) -> None:
+def test_all_120_orders_are_different_games_without_the_foothold(tmp_path: Path) -> None:
     plan = {**SMALL, "foothold_counts": False, "total_episodes": 24, "method": "random"}
     found = search("cage2", plan, tmp_path / "search")
-    assert len(found.field.orders) == 120
+    assert len(found.space.orders) == 120
     assert "all 120 orders are different games" in (found.folder / "search.html").read_text()
 
 
@@ -217,7 +217,7 @@ def test_all_120_are_games_of_their_own_without_the_foothold(tmp_path: Path) -> 
     ("game", "words", "error", "sentence"),
     [
         ("treasurehunt", {}, UnknownName, "game with workflows"),
-        ("cage2", {"workflow": "all"}, ConfigError, "workflow is for the search to choose"),
+        ("cage2", {"workflow": "all"}, ConfigError, "workflow is chosen by the search"),
         ("cage2", {"method": "magic"}, ConfigError, "method="),
         ("cage2", {"compliance_threshold": 2}, ConfigError, "compliance_threshold=2"),
         ("cage2", {"layer": [8]}, UnknownName, "did you mean 'layers'"),
@@ -225,7 +225,7 @@ def test_all_120_are_games_of_their_own_without_the_foothold(tmp_path: Path) -> 
         ("cage2", {"engine": "warp"}, UnknownName, "engine"),
     ],
 )
-def test_what_cannot_be_gets_a_sentence_and_leaves_nothing(
+def test_invalid_settings_are_refused_before_anything_is_written(
     tmp_path: Path, game: str, words: dict[str, Any], error: type[Exception], sentence: str
 ) -> None:
     with pytest.raises(error, match=sentence):
@@ -241,7 +241,7 @@ def test_a_directory_in_use_is_left_alone(tmp_path: Path, whole: Search) -> None
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"game": "cage2"}', '{"format": 2}'])
-def test_damaged_books_get_a_sentence(tmp_path: Path, text: str) -> None:
+def test_a_damaged_state_file_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "search.json").write_text(text)
     with pytest.raises(RunError, match="is damaged"):
         resume_search(tmp_path)

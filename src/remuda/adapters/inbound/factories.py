@@ -1,8 +1,10 @@
-"""Whatever a user's factory makes, as a game: which adapter fits, and which options it has.
+"""Games made by a user's factory: chooses the adapter, and derives the game's options.
 
-The options of such a game are the factory's own arguments, `turns`, and where it makes Gymnasium environments
-`agents`. A factory that only says **kwargs is asked through the `raw_env` beside it, as PettingZoo's modules have it;
-whatever else it takes is given as a mapping: arguments={…}.
+The options are the factory's own arguments, `turns` (the most turns of an episode) and, for Gymnasium environments,
+`agents`. If the factory takes only **kwargs, the arguments of the module's `raw_env` are used instead, as PettingZoo's
+modules have it. Any other argument is given as a mapping: arguments={…}.
+
+Nothing heavy is imported here before a game is made, so that the command line can list games quickly.
 """
 
 from __future__ import annotations
@@ -18,162 +20,167 @@ from typing import Any
 import numpy as np
 from pydantic import Field, create_model
 
-from remuda.adapters.inbound import sorrel
-from remuda.adapters.inbound.global_generators import GlobalGenerators
-from remuda.core import rng
+from remuda.adapters.inbound.global_random_state import GlobalRandomState
 from remuda.core.errors import ConfigError, first_line
 from remuda.core.game import Game, GameEntry, StepCost
 from remuda.core.options import Options
 
-OWN = ("turns", "agents", "arguments")
 LIBRARIES = ("gymnasium", "pettingzoo")
+"""Libraries whose environments are found by their ids."""
 
 
-class ForeignOptions(Options):
-    """What every game has that is made by a factory."""
+class FactoryOptions(Options):
+    """The options of every game that a factory makes."""
 
     turns: int | None = Field(None, ge=1, description="most turns of an episode; default: what the environment says")
-    agents: int = Field(1, ge=1, description="of a Gymnasium environment: how many play, each in a copy of its own")
+    agents: int = Field(1, ge=1, description="of a Gymnasium environment: how many agents, each with its own copy")
     arguments: dict[str, Any] = Field(default_factory=dict, description="other arguments for the factory")
 
 
 @cache
-def entry_of(name: str, factory: Callable[..., Any]) -> GameEntry:
-    """A factory of environments as a game."""
+def entry_from_factory(name: str, factory: Callable[..., Any]) -> GameEntry:
+    """The entry of a game that `factory` makes."""
     summary = (inspect.getdoc(factory) or f"made by {name}").splitlines()[0]
-    beside = getattr(sys.modules.get(name.partition(":")[0]), "raw_env", None)
+    raw_env = getattr(sys.modules.get(name.partition(":")[0]), "raw_env", None)
     return GameEntry(
-        name, summary, _options(name, factory, beside), partial(_make, name, factory), step_cost=StepCost.FAST
+        name, summary, _options(name, factory, raw_env), partial(_make, name, factory), step_cost=StepCost.FAST
     )
 
 
 @cache
-def registered(library: str, known: str) -> GameEntry:
-    """An environment that a library knows by its id: `gymnasium:CartPole-v1`, `pettingzoo:classic/tictactoe-v3`."""
-    name = f"{library}:{known}"
+def entry_from_library(library: str, env_id: str) -> GameEntry:
+    """The entry of an environment that a library has registered, e.g. `gymnasium:CartPole-v1`."""
+    name = f"{library}:{env_id}"
     try:
-        theirs = import_module(library)
+        module = import_module(library)
     except ImportError as error:
         raise ConfigError(f"game {name!r} needs {library}: pip install 'remuda[envs]'") from error
     try:
-        point, make = (_in_gymnasium if library == "gymnasium" else _in_pettingzoo)(theirs, known)
-    except Exception as error:  # each library has exceptions of its own for names that it does not know
+        env_class, factory = (_from_gymnasium if library == "gymnasium" else _from_pettingzoo)(module, env_id)
+    except Exception as error:  # each library raises its own exceptions for unknown ids
         raise ConfigError(f"game {name!r} is not known to {library}: {first_line(error)}") from error
-    options = _options(name, make, point)
-    return GameEntry(name, f"{known} of {library}", options, partial(_make, name, make), step_cost=StepCost.FAST)
+    options = _options(name, factory, env_class)
+    return GameEntry(name, f"{env_id} of {library}", options, partial(_make, name, factory), step_cost=StepCost.FAST)
 
 
-def _in_gymnasium(gymnasium: Any, known: str) -> tuple[Any, Callable[..., Any]]:
-    """What an id stands for, and how it is made."""
-    point = gymnasium.spec(known).entry_point
-    module, _, attribute = point.partition(":") if isinstance(point, str) else ("", "", "")
+def _from_gymnasium(gymnasium: Any, env_id: str) -> tuple[Any, Callable[..., Any]]:
+    """The class of an environment, and the factory that makes it."""
+    env_class = gymnasium.spec(env_id).entry_point
+    if isinstance(env_class, str):
+        module, _, attribute = env_class.partition(":")
+        env_class = getattr(import_module(module), attribute)
 
     def make(**arguments: Any) -> Any:
-        return gymnasium.make(known, disable_env_checker=True, **arguments)
+        return gymnasium.make(env_id, disable_env_checker=True, **arguments)
 
-    return getattr(import_module(module), attribute) if module else point, make
+    return env_class, make
 
 
-def _in_pettingzoo(pettingzoo: Any, known: str) -> tuple[Any, Callable[..., Any]]:
-    """The same; all at once where the environment can, else one agent after another."""
+def _from_pettingzoo(pettingzoo: Any, env_id: str) -> tuple[Any, Callable[..., Any]]:
+    """The class of an environment, and the factory that makes it: parallel if the environment can be, else AEC."""
     if not hasattr(pettingzoo, "make"):
-        raise ConfigError("this version has no register; name the factory instead, module:parallel_env")
-    kind = "parallel" if known in pettingzoo.parallel_registry else "aec"
-    point = pettingzoo.spec(kind, known).entry_point
-    if isinstance(point, str):
-        point = getattr(import_module(point.partition(":")[0]), "raw_env", None)
+        raise ConfigError("this version has no registry; name the factory instead, module:parallel_env")
+    kind = "parallel" if env_id in pettingzoo.parallel_registry else "aec"
+    env_class = pettingzoo.spec(kind, env_id).entry_point
+    if isinstance(env_class, str):
+        env_class = getattr(import_module(env_class.partition(":")[0]), "raw_env", None)
 
     def make(**arguments: Any) -> Any:
-        return pettingzoo.make(kind, known, **arguments)
+        return pettingzoo.make(kind, env_id, **arguments)
 
-    return point, make
+    return env_class, make
 
 
-def name_of(factory: Callable[..., Any]) -> str:
-    """The name under which other processes find a factory again."""
+def factory_name(factory: Callable[..., Any]) -> str:
+    """The name `module:function` under which other processes can import a factory."""
     module, path = getattr(factory, "__module__", None), getattr(factory, "__qualname__", "")
     if not module or not path or "<" in path or "." in path:
         raise ConfigError(
-            f"game {factory!r} cannot be found by its name in another process: make the environment in a function "
-            "at the top level of a module (def my_game(): …) and give that"
+            f"game {factory!r} cannot be imported by its name in another process: make the environment in a function "
+            "at the top level of a module (def my_game(): …) and give that function"
         )
     if module == "__main__":
         file = getattr(sys.modules["__main__"], "__file__", None)
         if file is None:
             raise ConfigError(
-                f"game {path!r} was defined by hand in this session, where no other process finds it: put it into a "
-                "file (my_games.py), import it and give that"
+                f"game {path!r} was defined in an interactive session, so no other process can import it: put it "
+                "into a file (my_games.py), import it from there and give that"
             )
         module = Path(file).stem
     return f"{module}:{path}"
 
 
-def _options(name: str, factory: Callable[..., Any], beside: Any) -> type[Options]:
-    """Its arguments as options, with their defaults."""
+def _options(name: str, factory: Callable[..., Any], env_class: Any) -> type[Options]:
+    """The factory's arguments as options, with their defaults."""
     fields: dict[str, Any] = {}
-    for parameter in _parameters(factory, beside):
-        if parameter.name in OWN:
+    for parameter in _parameters(factory, env_class):
+        if parameter.name in FactoryOptions.model_fields:
             raise ConfigError(
-                f"game {name!r}: its factory's argument {parameter.name!r} is a word of remuda's; rename it"
+                f"game {name!r}: its factory has an argument {parameter.name!r}, which is an option of remuda's: "
+                "rename it"
             )
         plain = parameter.default is parameter.empty or _is_plain(parameter.default)
         if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY) and plain:
             default = ... if parameter.default is parameter.empty else parameter.default
             fields[parameter.name] = (Any, Field(default, description="an argument of the factory"))
-    return create_model("FactoryOptions", __base__=ForeignOptions, **fields)
+    return create_model("FactoryArguments", __base__=FactoryOptions, **fields)
 
 
-def _parameters(factory: Callable[..., Any], beside: Any) -> list[inspect.Parameter]:
-    """Of the factory, or of the environment beside it where the factory takes anything."""
+def _parameters(factory: Callable[..., Any], env_class: Any) -> list[inspect.Parameter]:
+    """The factory's parameters, or those of the environment's class where the factory takes only **kwargs."""
     try:
         parameters = list(inspect.signature(factory).parameters.values())
-        if [p.kind for p in parameters] == [inspect.Parameter.VAR_KEYWORD] and beside is not None:
-            parameters = list(inspect.signature(beside).parameters.values())
+        if [p.kind for p in parameters] == [inspect.Parameter.VAR_KEYWORD] and env_class is not None:
+            parameters = list(inspect.signature(env_class).parameters.values())
     except (TypeError, ValueError):
         return []
     return parameters
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether it can stand in a file of settings."""
+    """Whether a config file can hold this value."""
     if isinstance(value, (list, tuple)):
         return all(_is_plain(part) for part in value)
     return value is None or isinstance(value, (bool, int, float, str))
 
 
 def _make(name: str, factory: Callable[..., Any], options: Any, worlds: Sequence[int]) -> Game:
-    """As many worlds as are wanted, by the adapter that fits what the factory makes."""
-    given: Mapping[str, Any] = options.model_dump(exclude=set(OWN))
+    """The game's worlds, by the adapter for the environments that the factory makes."""
+    from remuda.core import rng
+
+    arguments: Mapping[str, Any] = options.model_dump(exclude=set(FactoryOptions.model_fields))
 
     def make() -> Any:
-        with (
-            GlobalGenerators().lent(),
-            rng.torch_seeded(np.uint64(0)),
-        ):  # what draws here must not draw from others' streams
-            return factory(**given, **options.arguments)
+        # An environment that draws while it is created must not change the random numbers of other code.
+        with GlobalRandomState().installed(), rng.torch_seeded(np.uint64(0)):
+            return factory(**arguments, **options.arguments)
 
-    made = make()
-    kind = _kind(made)
-    if kind is None:
+    env = make()
+    library = _library_of(env)
+    if library is None:
         raise ConfigError(
-            f"game {name!r} made a {type(made).__name__}: make a PettingZoo environment (parallel or AEC), "
+            f"game {name!r} made a {type(env).__name__}: make a PettingZoo environment (parallel or AEC), "
             "a Gymnasium one, or one of Sorrel's; or give a GameEntry"
         )
-    if kind == "gymnasium":
+    if library == "gymnasium":
         from remuda.adapters.inbound import gymnasium
 
-        return gymnasium.build(name, made, make, options.turns, len(worlds), options.agents)
+        return gymnasium.build(name, env, make, options.turns, len(worlds), options.agents)
     if options.agents != 1:
-        raise ConfigError(f"agents={options.agents} is for Gymnasium environments; {name} says itself who plays")
-    adapter = import_module(f"remuda.adapters.inbound.{kind}")
-    game: Game = adapter.build(name, made, make, options.turns, len(worlds))
+        raise ConfigError(
+            f"agents={options.agents} is for Gymnasium environments; {name} decides itself how many agents play"
+        )
+    adapter = import_module(f"remuda.adapters.inbound.{library}")
+    game: Game = adapter.build(name, env, make, options.turns, len(worlds))
     return game
 
 
-def _kind(made: Any) -> str | None:
-    """The adapter for it, by what the libraries that are loaded call it."""
-    for module, kinds in (("pettingzoo", ("ParallelEnv", "AECEnv")), ("gymnasium", ("Env",))):
-        loaded = sys.modules.get(module)
-        if loaded is not None and any(isinstance(made, getattr(loaded, kind)) for kind in kinds):
-            return module
-    return "sorrel" if sorrel.recognise(made) else None
+def _library_of(env: Any) -> str | None:
+    """The library whose environment this is, and so the name of its adapter; libraries not loaded are not imported."""
+    for library, bases in (("pettingzoo", ("ParallelEnv", "AECEnv")), ("gymnasium", ("Env",))):
+        module = sys.modules.get(library)
+        if module is not None and any(isinstance(env, getattr(module, base)) for base in bases):
+            return library
+    from remuda.adapters.inbound.sorrel import is_sorrel_env
+
+    return "sorrel" if is_sorrel_env(env) else None

@@ -1,6 +1,6 @@
-"""Simulators that have one world each, as a game of many worlds.
+"""A game of many worlds, made of simulators that have one world each.
 
-An adapter writes a `World`; everything that has to do with batches of worlds, signals and the end of time is here.
+An adapter implements `World` for one simulator. `SimulatorGame` does the rest: batches of worlds, signals, time limits.
 """
 
 from __future__ import annotations
@@ -15,96 +15,99 @@ from numpy.typing import NDArray
 from remuda.core.game import Game, GameSpec
 from remuda.core.rng import Keys
 
-SEEDS = np.uint64(2**31 - 1)
-"""Seeds are below this: the most that every random generator takes."""
-MOST_TURNS = 1000
-"""Of an episode, where neither the simulator nor the user says how long it may last."""
+SEED_LIMIT = np.uint64(2**31 - 1)
+"""Seeds are below this, the largest that every random generator takes."""
+DEFAULT_MAX_TURNS = 1000
+"""The most turns of an episode where neither the simulator nor the user gives a limit."""
 
 
 class World(ABC):
-    """One world of a simulator. Its agents are numbered as in the herd. Write into its arrays: others look at them."""
+    """One world of a simulator; its agents are numbered as in the herd.
+
+    Write into its arrays and do not replace them: `SimulatorGame` keeps views of them.
+    """
 
     def __init__(self, agents: int) -> None:
         self.alive = np.zeros(agents, np.bool_)  # acts when it is asked next
-        self.rewards = np.zeros(agents, np.float64)  # not handed over yet
+        self.rewards = np.zeros(agents, np.float64)  # not collected yet
         self.terminated = np.zeros(agents, np.bool_)
         self.truncated = np.zeros(agents, np.bool_)
-        self.metrics: dict[str, float] = {}  # of the episode so far, by the names its spec has
+        self.metrics: dict[str, float] = {}  # of the episode so far, by the names in the spec
         self.over = True
 
     @abstractmethod
     def reset(self, seed: int) -> None:
-        """Start an episode: say who is alive, and set `over` to False."""
+        """Start an episode: fill `alive`, and set `over` to False."""
 
     def begin(self) -> None:  # noqa: B027
-        """Open a turn: whatever changes by itself changes now."""
+        """Begin a turn: let everything change that changes by itself."""
 
     @abstractmethod
     def observe(self, agent: int) -> Any:
-        """What an agent sees now, or saw last."""
+        """What an agent observes now, or observed last."""
 
     def mask(self, agent: int) -> Any:
-        """Which actions are allowed to it now."""
+        """Which actions an agent may take now."""
         raise NotImplementedError
 
     @abstractmethod
     def act(self, agent: int, action: int) -> None:
-        """Carry out an action of an agent that is alive, or note it until the turn ends."""
+        """Carry out the action of an agent that is alive, or keep it until the turn ends."""
 
     def end(self) -> None:  # noqa: B027
-        """Close the turn, where there is something left to do."""
+        """End the turn."""
 
     def render(self) -> NDArray[np.uint8] | None:
         """A picture, if the simulator draws any."""
         return None
 
 
-class Simulators(Game):
-    """Worlds that are objects, stepped one after another."""
+class SimulatorGame(Game):
+    """A game whose worlds are `World` objects, stepped one after another."""
 
     def __init__(self, spec: GameSpec, worlds: Sequence[World]) -> None:
         super().__init__(spec, len(worlds))
         self._worlds = worlds
         self._turns = np.zeros(len(worlds), np.int64)
-        self._begins = any(type(world).begin is not World.begin for world in worlds)
-        self._alive, self._rewards = self._gather("alive"), self._gather("rewards")
-        self._terminated, self._truncated = self._gather("terminated"), self._gather("truncated")
+        self._any_begins = any(type(world).begin is not World.begin for world in worlds)
+        self._alive, self._rewards = self._share("alive"), self._share("rewards")
+        self._terminated, self._truncated = self._share("terminated"), self._share("truncated")
 
-    def _gather(self, name: str) -> NDArray[Any]:
-        """An array of the worlds in one piece, (worlds, agents), into which they write from now on."""
-        whole = np.stack([getattr(world, name) for world in self._worlds])
-        for world, own in zip(self._worlds, whole, strict=True):
-            setattr(world, name, own)
-        return whole
+    def _share(self, name: str) -> NDArray[Any]:
+        """One array (worlds, agents) for all worlds; from now on each world writes into its row."""
+        rows = np.stack([getattr(world, name) for world in self._worlds])
+        for world, row in zip(self._worlds, rows, strict=True):
+            setattr(world, name, row)
+        return rows
 
     def reset(self, worlds: NDArray[np.int64], keys: Keys) -> None:
-        """Seed each world by its key: the same key, the same episode."""
+        """Seed each world from its key: the same key gives the same episode."""
         for signals in self.signals:
             signals.clear(worlds)
         self._turns[worlds] = 0
         for w, key in zip(worlds.tolist(), keys, strict=True):
-            self._worlds[w].reset(int(key % SEEDS))
+            self._worlds[w].reset(int(key % SEED_LIMIT))
             self.over[w] = self._worlds[w].over
-        self._receive()
+        self._collect_signals()
 
     def begin(self) -> None:
-        """Open the turn of each world."""
-        if not self._begins:
+        """Begin the turn in each world."""
+        if not self._any_begins:
             return
         for world, over in zip(self._worlds, self.over.tolist(), strict=True):
             if not over:
                 world.begin()
-        self._receive()
+        self._collect_signals()
 
     def observe(self, group: int, first: int, last: int, out: NDArray[Any]) -> None:
-        """Ask each world for each agent."""
+        """Ask each world for each agent's observation."""
         number = self.spec.first_agent(group)
         for w, world in enumerate(self._worlds):
             for i in range(first, last):
                 out[w, i - first] = world.observe(number + i)
 
     def mask(self, group: int, first: int, last: int, out: NDArray[np.bool_]) -> None:
-        """Ask each world for those who act; nothing is asked of the others."""
+        """Ask each world for the masks of the agents that are alive."""
         number = self.spec.first_agent(group)
         for w, world in enumerate(self._worlds):
             for i in range(first, last):
@@ -112,19 +115,19 @@ class Simulators(Game):
                     out[w, i - first] = world.mask(number + i)
 
     def act(self, group: int, first: int, last: int, actions: NDArray[np.int64]) -> None:
-        """Tell each world, agent by agent."""
+        """Give each world the actions of its living agents, in order."""
         number = self.spec.first_agent(group)
-        for world, own in zip(self._worlds, actions.tolist(), strict=True):
+        for world, row in zip(self._worlds, actions.tolist(), strict=True):
             if world.over:
                 continue
-            for agent, action in enumerate(own, number + first):
+            for agent, action in enumerate(row, number + first):
                 if world.alive[agent]:
                     world.act(agent, action)
-        if self.spec.in_turn:  # else nobody looks before the turn ends
-            self._receive()
+        if self.spec.in_turn:  # otherwise no agent observes before the turn ends
+            self._collect_signals()
 
     def end(self) -> None:
-        """Close the turn of each world, and cut off what lasts longer than the spec allows."""
+        """End the turn in each world, and truncate episodes that reach the spec's limit."""
         for w, world in enumerate(self._worlds):
             if self.over[w]:
                 continue
@@ -134,23 +137,23 @@ class Simulators(Game):
                 world.truncated |= ~world.terminated
                 world.over = True
             self.over[w] = world.over
-        self._receive()
+        self._collect_signals()
 
     def render(self, world: int) -> NDArray[np.uint8]:
         """The simulator's own picture."""
         picture = self._worlds[world].render()
         return super().render(world) if picture is None else picture
 
-    def _receive(self) -> None:
-        """Take over what has happened in the worlds."""
+    def _collect_signals(self) -> None:
+        """Move what has happened in the worlds into the signals of the groups."""
         first = 0
         for signals, group in zip(self.signals, self.spec.groups, strict=True):
-            own = slice(first, first + group.size)
+            columns = slice(first, first + group.size)
             first += group.size
-            signals.rewards += self._rewards[:, own]
-            signals.terminated |= self._terminated[:, own]
-            signals.truncated |= self._truncated[:, own]
-            signals.alive[:] = self._alive[:, own]
+            signals.rewards += self._rewards[:, columns]
+            signals.terminated |= self._terminated[:, columns]
+            signals.truncated |= self._truncated[:, columns]
+            signals.alive[:] = self._alive[:, columns]
             for w, world in enumerate(self._worlds if group.metrics else ()):
                 signals.metrics[w] = [world.metrics.get(name, 0.0) for name in group.metrics]
         self._rewards[:] = 0
@@ -158,11 +161,11 @@ class Simulators(Game):
         self._truncated[:] = False
 
 
-def longest(env: Any) -> int:
-    """The most turns an episode has, as far as an environment says so."""
+def max_turns_of(env: Any) -> int:
+    """The most turns of an episode, as the environment states it; otherwise DEFAULT_MAX_TURNS."""
     limits = (
         getattr(getattr(env, "spec", None), "max_episode_steps", None),
         getattr(getattr(env, "unwrapped", env), "max_cycles", None),
         getattr(getattr(env, "unwrapped", env), "max_steps", None),
     )
-    return next((limit for limit in limits if isinstance(limit, int) and limit > 0), MOST_TURNS)
+    return next((limit for limit in limits if isinstance(limit, int) and limit > 0), DEFAULT_MAX_TURNS)

@@ -1,1 +1,1 @@
-"""Our games as Gymnasium and PettingZoo environments."""
+"""Our games as environments of Gymnasium and PettingZoo."""

@@ -1,4 +1,11 @@
-"""CAGE Challenge 2: the rules, compiled, and compared step by step with recorded games of the original."""
+"""CAGE Challenge 2: the rules, compiled, and compared step by step with recorded games of the original.
+
+- `options`: the options of the game. `game`: the game itself.
+- `network`: hosts, ports, exploits, decoys. `state`: the state of a world. `simulator`: one step. `red`: the attackers.
+- `observation`: what blue sees. `workflow`: orders of repair. `defenders`: scripted blue players. `picture`: pictures.
+- `traces`, `verify`: recorded games of the original, and the comparison with them; see DIFFERENCES.md.
+- `cyborg`: the original simulator behind the same game.
+"""
 
 from __future__ import annotations
 
@@ -8,28 +15,31 @@ from collections.abc import Sequence
 from remuda.core.game import Game, GameEntry, StepCost, count_distinct_worlds
 from remuda.games.cage2 import cyborg
 from remuda.games.cage2.defenders import DEFENDERS
-from remuda.games.cage2.game import Cage2, Cage2Options, workflows
+from remuda.games.cage2.game import Cage2
+from remuda.games.cage2.options import Cage2Options, workflow_orders
 from remuda.games.cage2.red import AGENTS
+from remuda.games.shipped import SHIPPED
 
 __all__ = ["ENTRY"]
 
 
 def _make(options: Cage2Options, worlds: Sequence[int]) -> Game:
-    """Our simulator, or the original one where the options ask for it."""
+    """Worlds of our simulator, or of the original one if the options ask for it."""
     return Cage2(options, worlds) if options.simulator == "own" else cyborg.build(options, worlds)
 
 
-def _distinct_worlds(options: Cage2Options) -> int:
+def _kinds(options: Cage2Options) -> int:
+    """How many different worlds these options give."""
     reds = len(AGENTS) if options.red == "mixed" else 1
-    return math.lcm(count_distinct_worlds(options), reds, max(1, len(workflows(options))))
+    return math.lcm(count_distinct_worlds(options), reds, max(1, len(workflow_orders(options))))
 
 
 ENTRY = GameEntry(
     name="cage2",
-    summary="CAGE Challenge 2: defend a network of 13 hosts against scripted intruders",
+    summary=SHIPPED["cage2"].summary,
     options=Cage2Options,
     make=_make,
     players=DEFENDERS,
-    distinct_worlds=_distinct_worlds,
+    distinct_worlds=_kinds,
     step_cost=lambda options: StepCost.BATCHED if options.simulator == "own" else StepCost.SLOW,
 )

@@ -1,7 +1,7 @@
-"""CAGE 2 in the original simulator, CybORG 2.1, where it is installed: `cage2 simulator=cyborg`.
+"""CAGE 2 in the original simulator, CybORG 2.1, if it is installed: `cage2 simulator=cyborg`.
 
-The same 52 bits, 145 actions and options as ours, so that whoever was trained in ours is tested there. CybORG draws
-everything from Python's `random`; each world has a stream of its own, seeded by its key.
+Observations (52 bits), actions (145) and options are the same as in our simulator, so a policy trained in ours can be
+evaluated there. CybORG draws from Python's global `random`; each world keeps its own state of it, seeded from its key.
 """
 
 from __future__ import annotations
@@ -14,26 +14,27 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from remuda.adapters.inbound.global_generators import GlobalGenerators
-from remuda.adapters.inbound.worlds import Simulators, World
+from remuda.adapters.inbound.global_random_state import GlobalRandomState
+from remuda.adapters.inbound.worlds import SimulatorGame, World
 from remuda.core.errors import ConfigError, first_line
 from remuda.core.game import Game, GameSpec, Group, option_per_world
-from remuda.games.cage2.game import METRICS, ORIGINAL_NAMES, Cage2Options, red_agents
+from remuda.games.cage2.game import METRICS
 from remuda.games.cage2.network import FOOTHOLD, N_ACTIONS, NAMES
 from remuda.games.cage2.observation import BITS
+from remuda.games.cage2.options import ORIGINAL_NAMES, Cage2Options, red_agents
 
 SOURCE = (
     "git clone https://github.com/cage-challenge/cage-challenge-2 && pip install -e cage-challenge-2/CybORG "
     "(the package of that name in the registry is something else)"
 )
-FROM_TRUTH = {"never": (), "episode": ("hosts_held",), "step": ("hosts_held", "hosts_entered")}
-"""Metrics that only the true state tells: hosts where red has a session of any kind, User0 apart, when the episode
-ends; and hosts where it has had one at the end of any step."""
+TRUE_STATE_METRICS = {"never": (), "episode": ("hosts_held",), "step": ("hosts_held", "hosts_entered")}
+"""Metrics that need the true state, by the option `true_state`. hosts_held: hosts except User0 on which red has a
+session when the episode ends. hosts_entered: hosts except User0 on which it had one at the end of any step."""
 BLUE, RED, GREEN = "Blue", "Red", "Green"
 
 
 class CyborgVariant(NamedTuple):
-    """What a world plays."""
+    """The options of one world."""
 
     red: str
     green: bool
@@ -43,7 +44,7 @@ class CyborgVariant(NamedTuple):
 
 
 def build(options: Cage2Options, worlds: Sequence[int]) -> Game:
-    """Worlds with these numbers, each with a CybORG of its own."""
+    """Worlds with these numbers, each with its own CybORG."""
     _library()
     variants = zip(
         option_per_world(red_agents(options), worlds),
@@ -51,61 +52,63 @@ def build(options: Cage2Options, worlds: Sequence[int]) -> Game:
         option_per_world(options.wrapper, worlds),
         strict=True,
     )
-    metrics = (*METRICS, *FROM_TRUTH[options.true_state])
+    metrics = (*METRICS, *TRUE_STATE_METRICS[options.true_state])
     blue = Group("blue", 1, (BITS,), np.uint8, N_ACTIONS, metrics, low=0, high=1)
     spec = GameSpec("cage2", (blue,), options.steps, options.model_dump())
-    return Simulators(spec, [Network(CyborgVariant(*own, options.steps, options.true_state)) for own in variants])
+    return SimulatorGame(
+        spec, [CyborgWorld(CyborgVariant(*each, options.steps, options.true_state)) for each in variants]
+    )
 
 
-class Network(World):
-    """One CybORG, made when it is first played and reset ever after. `truth` is the true state last asked for."""
+class CyborgWorld(World):
+    """One CybORG, created when it is first played and then reset. `true_state` is the true state that was read last."""
 
     def __init__(self, variant: CyborgVariant) -> None:
         super().__init__(agents=1)
-        self.truth: dict[str, Any] = {}
+        self.true_state: dict[str, Any] = {}
         self._variant = variant
-        self._chance = GlobalGenerators()
+        self._random_state = GlobalRandomState()
         self._cyborg: Any = None
-        self._blue: Any = None  # the same through its wrappers
-        self._bits: Any = None
+        self._blue: Any = None  # the same simulator, wrapped for blue
+        self._obs: Any = None
         self._turn = 0
         self._entered: set[str] = set()
 
     def reset(self, seed: int) -> None:
-        """A new episode of the same simulator, its chance seeded."""
+        """Begin an episode of the same simulator with a new seed."""
         if self._blue is None:
-            with self._chance.lent():
+            with self._random_state.installed():
                 self._cyborg, self._blue = _make(self._variant)
-        self._chance.seed(seed)
-        with self._chance.lent():
-            self._bits = self._blue.reset(BLUE).observation
+        self._random_state.seed(seed)
+        with self._random_state.installed():
+            self._obs = self._blue.reset(BLUE).observation
         self._check_shape()
         self._turn = 0
         self._entered = set()
-        self.truth = {}
-        self.metrics = dict.fromkeys((*METRICS, *FROM_TRUTH[self._variant.true_state]), 0.0)
+        self.true_state = {}
+        self.metrics = dict.fromkeys((*METRICS, *TRUE_STATE_METRICS[self._variant.true_state]), 0.0)
         self.alive[:] = True
         self.over = False
 
     def observe(self, agent: int) -> NDArray[Any]:
-        """Blue's table as bits."""
-        bits: NDArray[Any] = self._bits
+        """Blue's table as bits, as the wrapper returned it last."""
+        bits: NDArray[Any] = self._obs
         return bits
 
     def act(self, agent: int, action: int) -> None:
-        """A step: blue, green, red."""
-        with self._chance.lent():
+        """Play a step of blue, green and red."""
+        with self._random_state.installed():
             result = self._blue.step(BLUE, action)
-        self._bits = result.observation
+        self._obs = result.observation
         self.rewards[0] += result.reward
         self._turn += 1
         self._count()
         asked = self._variant.true_state
         if asked == "step" or (asked == "episode" and self._turn == self._variant.steps):
-            self._look()
+            self._read_true_state()
 
     def _count(self) -> None:
-        """What the simulator knows after every step anyway: its reward says on which hosts red is root."""
+        """Count metrics from what the simulator computes in every step anyway; its reward shows where red is root."""
         lost = sum(score.confidentiality < 0 for score in self._cyborg.get_reward_breakdown(BLUE).values())
         self.metrics["hosts_lost"] += lost
         blue, red = (type(self._cyborg.get_last_action(who)).__name__ for who in (BLUE, RED))
@@ -117,12 +120,12 @@ class Network(World):
     def _succeeded(self, who: str) -> bool:
         return str(self._cyborg.get_observation(who)["success"]) == "TRUE"
 
-    def _look(self) -> None:
-        """Ask for the true state."""
-        self.truth = self._cyborg.get_agent_state("True")
+    def _read_true_state(self) -> None:
+        """Read the true state, and count the hosts on which red has a session."""
+        self.true_state = self._cyborg.get_agent_state("True")
         held = {
             host
-            for host, info in self.truth.items()
+            for host, info in self.true_state.items()
             if host not in ("success", NAMES[FOOTHOLD])
             and any(session["Agent"] == RED for session in info.get("Sessions", ()))
         }
@@ -131,7 +134,7 @@ class Network(World):
         self.metrics["hosts_entered"] = len(self._entered)
 
     def _check_shape(self) -> None:
-        bits, actions = len(self._bits), len(self._blue.possible_actions)
+        bits, actions = len(self._obs), len(self._blue.possible_actions)
         if (bits, actions) != (BITS, N_ACTIONS):
             raise ConfigError(
                 f"simulator=cyborg: the CybORG that is installed shows blue {bits} bits and {actions} actions instead "
@@ -139,8 +142,8 @@ class Network(World):
             )
 
 
-class Library(NamedTuple):
-    """What we use of CybORG."""
+class CyborgLibrary(NamedTuple):
+    """The parts of CybORG that we use."""
 
     cyborg: Any
     agents: Any  # a module
@@ -149,20 +152,20 @@ class Library(NamedTuple):
     scenario: Path
 
 
-def _library() -> Library:
-    """CybORG as it is installed, or a sentence that says where to get it."""
+def _library() -> CyborgLibrary:
+    """CybORG as it is installed; raises ConfigError that says where to get it."""
     try:
         package, agents, wrappers = (import_module(f"CybORG{part}") for part in ("", ".Agents", ".Agents.Wrappers"))
         scenario = Path(str(package.__file__)).parent / "Shared" / "Scenarios" / "Scenario2.yaml"
         if not scenario.is_file():
             raise ImportError("it has no Scenario2")
-        return Library(package.CybORG, agents, wrappers.BlueTableWrapper, wrappers.EnumActionWrapper, scenario)
+        return CyborgLibrary(package.CybORG, agents, wrappers.BlueTableWrapper, wrappers.EnumActionWrapper, scenario)
     except (ImportError, AttributeError) as error:
         raise ConfigError(f"simulator=cyborg needs CybORG 2.1 ({first_line(error)}): {SOURCE}") from error
 
 
 def _make(variant: CyborgVariant) -> tuple[Any, Any]:
-    """A CybORG, and how blue sees it."""
+    """A CybORG, and the same wrapped for blue."""
     library = _library()
     theirs = {ours: name for name, ours in ORIGINAL_NAMES.items()}
     agents = {RED: getattr(library.agents, theirs[variant.red])}
@@ -171,16 +174,16 @@ def _make(variant: CyborgVariant) -> tuple[Any, Any]:
     cyborg = library.cyborg(str(library.scenario), "sim", agents=agents)
     table = library.table(cyborg, output_mode="vector")
     if variant.wrapper == "challenge2":
-        _see_all_scans(table)
+        _show_all_scans(table)
     return cyborg, library.actions(table)
 
 
-def _see_all_scans(table: Any) -> None:
-    """The other wrapper: a scan is seen even where blue has laid a decoy in the same step."""
-    stock = table._interpret_connections
+def _show_all_scans(table: Any) -> None:
+    """Make the table that of the other wrapper, which shows a scan also on a host with a decoy of the same step."""
+    original = table._interpret_connections
 
     def interpret(activity: Sequence[dict[str, Any]]) -> str:
-        seen: str = stock(activity)
+        seen: str = original(activity)
         return "Scan" if seen == "None" and "Service Name" not in activity[-1] else seen
 
     table._interpret_connections = interpret

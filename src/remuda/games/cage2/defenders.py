@@ -1,7 +1,7 @@
-"""Reference defenders: scripted blue players that scores are compared with.
+"""Scripted blue players, as a reference for scores.
 
-A policy keeps no memory, so those that need one replay what they have seen since the episode began.
-`random` is remuda's own.
+A policy has no memory between turns. A defender that needs one recomputes it from all observations of the episode.
+(The player `random` is not here: every game has it.)
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from remuda.core.policy import Policy, PolicyInput, PolicyOutput, explore
 from remuda.core.rng import below, uniform
 from remuda.games.cage2.network import ANALYSE, FIRST_DECOY, N_ACTIONS, N_DECOYS, N_HOSTS, NAMES, REMOVE, RESTORE
 from remuda.games.cage2.observation import BITS
-from remuda.games.cage2.workflow import N_UNITS, ORDER_BITS, UNIT_OF, UNITS, place_of
+from remuda.games.cage2.state import CLEAN, PRIVILEGED, UNSURE, USER_LEVEL
+from remuda.games.cage2.workflow import HOST_TYPE_OF, HOST_TYPES, N_HOST_TYPES, ORDER_BITS, place_in_order
 
-PRIORITY: NDArray[np.int64] = np.array(  # User0 is red's for good
+PRIORITY: NDArray[np.int64] = np.array(  # without User0, where red's session cannot be ended
     [
         NAMES.index(name)
         for name in (
@@ -31,23 +32,22 @@ PRIORITY: NDArray[np.int64] = np.array(  # User0 is red's for good
         )
     ]
 )  # fmt: skip
-OPENING: NDArray[np.int64] = np.array([51, 116, 55, 107, 120, 44, 43, 61])  # decoys that react_mixed begins with
-CLEAN, UNSURE, USER_LEVEL, PRIVILEGED = 0, 1, 2, 3  # the two bits of a host's compromise, first bit lowest
-SCANNED = 1  # the two bits of its activity
-ON_WATCH = -1  # nothing to repair
-LONGEST = 500  # turns of which a replaying defender sees everything; five times the longest official game
+OPENING: NDArray[np.int64] = np.array([51, 116, 55, 107, 120, 44, 43, 61])  # the decoys with which react_mixed begins
+SCANNED = 1  # the two activity bits of a host, the first one lowest
+NOTHING_TO_REPAIR = -1
+MAX_FRAMES = 500  # the longest episode that ReactRemove and ReactMixed can play; official games have at most 100 steps
 ANALYSES, REMOVES, RESTORES, DECOYS = (
     2 + (verb - ANALYSE) * N_HOSTS for verb in (ANALYSE, REMOVE, RESTORE, FIRST_DECOY)
 )
 NO_DECOY_ACTIONS = DECOYS + N_ACTIONS - RESTORES
-CHANCE = 2  # its draws start here; `explore` uses those before
+FIRST_DRAW = 2  # the first draw of a turn's key that is free: `explore` uses those before
 
 
 class Defender(Policy):
     """A scripted blue player."""
 
     def act(self, inputs: PolicyInput, first: int, last: int) -> PolicyOutput:
-        """Choose by the script; exploration is laid over it if asked for."""
+        """Choose by the script, then explore if asked to."""
         chosen = np.zeros(inputs.keys.shape, np.int64)
         self.choose(inputs, chosen)
         if inputs.exploration:
@@ -56,21 +56,21 @@ class Defender(Policy):
 
     @abstractmethod
     def choose(self, inputs: PolicyInput, out: NDArray[np.int64]) -> None:
-        """Write an action for each world and agent."""
+        """Write an action for each world and agent into `out`, which holds zeros (Sleep)."""
 
 
 class Sleeper(Defender):
     """Does nothing."""
 
     def choose(self, inputs: PolicyInput, out: NDArray[np.int64]) -> None:
-        """Sleep is action 0."""
+        """Leave every action at 0, which is Sleep."""
 
 
 class RandomNoDecoy(Defender):
     """Any action but a decoy, uniformly."""
 
     def choose(self, inputs: PolicyInput, out: NDArray[np.int64]) -> None:
-        """Throw a die."""
+        """Draw an action."""
         _random_nodecoy(inputs.keys, out)
 
 
@@ -78,7 +78,7 @@ class DecoyHeavy(Defender):
     """A random decoy seven times in ten, otherwise any action."""
 
     def choose(self, inputs: PolicyInput, out: NDArray[np.int64]) -> None:
-        """Throw dice."""
+        """Draw whether to place a decoy, and which action."""
         _decoy_heavy(inputs.keys, out)
 
 
@@ -86,39 +86,41 @@ class ReactRestore(Defender):
     """Restores the first host that looks compromised."""
 
     def choose(self, inputs: PolicyInput, out: NDArray[np.int64]) -> None:
-        """Look at the latest observation."""
+        """Use the latest observation only."""
         _react_restore(inputs.obs[-1], out)
 
 
 class ReactRemove(Defender):
-    """Removes what looks like a user shell, then analyses once what it is unsure of."""
+    """Removes what looks like a user shell; analyses once a host whose state is unsure."""
 
-    frames = LONGEST
+    frames = MAX_FRAMES
     mixed = False
 
     def choose(self, inputs: PolicyInput, out: NDArray[np.int64]) -> None:
-        """Replay the episode so far."""
+        """Recompute the memory from the whole episode so far."""
         if inputs.ages.max(initial=0) >= self.frames:
-            raise ConfigError(f"this defender follows episodes of up to {self.frames} steps: lower steps")
-        _replay(inputs.obs, inputs.ages, inputs.keys, self.mixed, out)
+            raise ConfigError(f"this defender plays episodes of up to {self.frames} steps: lower steps")
+        _replay_episode(inputs.obs, inputs.ages, inputs.keys, self.mixed, out)
 
 
 class ReactMixed(ReactRemove):
-    """Restores what is privileged, else as react_remove; opens with decoys and adds more where it is scanned."""
+    """Restores privileged hosts, else acts as react_remove; begins with decoys and adds more on scanned hosts."""
 
     mixed = True
 
 
 class GreedyRepair(Defender):
-    """Restores the first host that looks compromised, by the order of its workflow."""
+    """Restores the first host that looks compromised, in the order of its workflow."""
 
     def __init__(self, group: Group, agents: int) -> None:
         if group.obs_shape != (BITS + ORDER_BITS,):
-            raise ConfigError(f"greedy_repair goes by an order: say workflow={','.join(UNITS)}, or another one")
+            raise ConfigError(
+                f"greedy_repair needs an order of repair: say workflow={','.join(HOST_TYPES)}, or another one"
+            )
         super().__init__(group, agents)
 
     def choose(self, inputs: PolicyInput, out: NDArray[np.int64]) -> None:
-        """Look at the latest observation."""
+        """Use the latest observation only."""
         _greedy_repair(inputs.obs[-1], out)
 
 
@@ -137,7 +139,7 @@ DEFENDERS: dict[str, Callable[[Group, int], Policy]] = {
 def _random_nodecoy(keys: Any, out: Any) -> None:
     for w in range(out.shape[0]):
         for a in range(out.shape[1]):
-            action = below(keys[w, a], CHANCE, NO_DECOY_ACTIONS)
+            action = below(keys[w, a], FIRST_DRAW, NO_DECOY_ACTIONS)
             out[w, a] = action if action < DECOYS else RESTORES + action - DECOYS
 
 
@@ -145,10 +147,10 @@ def _random_nodecoy(keys: Any, out: Any) -> None:
 def _decoy_heavy(keys: Any, out: Any) -> None:
     for w in range(out.shape[0]):
         for a in range(out.shape[1]):
-            if uniform(keys[w, a], CHANCE) < 0.7:
-                out[w, a] = DECOYS + below(keys[w, a], CHANCE + 1, N_DECOYS * N_HOSTS)
+            if uniform(keys[w, a], FIRST_DRAW) < 0.7:
+                out[w, a] = DECOYS + below(keys[w, a], FIRST_DRAW + 1, N_DECOYS * N_HOSTS)
             else:
-                out[w, a] = below(keys[w, a], CHANCE + 2, N_ACTIONS)
+                out[w, a] = below(keys[w, a], FIRST_DRAW + 2, N_ACTIONS)
 
 
 @kernel
@@ -165,49 +167,49 @@ def _react_restore(obs: Any, out: Any) -> None:
 def _greedy_repair(obs: Any, out: Any) -> None:
     for w in range(out.shape[0]):
         for a in range(out.shape[1]):
-            best = N_UNITS
+            best = N_HOST_TYPES
             for host in range(N_HOSTS):
                 if _compromised(obs[w, a], host) != CLEAN:
-                    place = place_of(obs[w, a, BITS:], UNIT_OF[host])
+                    place = place_in_order(obs[w, a, BITS:], HOST_TYPE_OF[host])
                     if place < best:
                         best = place
                         out[w, a] = RESTORES + host
 
 
 @kernel
-def _replay(obs: Any, ages: Any, keys: Any, mixed: bool, out: Any) -> None:
-    """Live through the frames of the episode again; what they say decides what is remembered."""
+def _replay_episode(obs: Any, ages: Any, keys: Any, mixed: bool, out: Any) -> None:
+    """Play through all frames of the episode to rebuild the memory, and take the action of the last frame."""
     frames = obs.shape[0]
     for w in range(out.shape[0]):
         for a in range(out.shape[1]):
-            action, analysed, opened = 0, 0, 0
+            action, analysed, placed = 0, 0, 0
             for frame in range(frames - 1 - ages[w, a], frames):
-                action, analysed, opened = _repair(obs[frame, w, a], analysed, opened, mixed)
-            out[w, a] = _lay_decoy(obs[frames - 1, w, a], keys[w, a]) if action == ON_WATCH else action
+                action, analysed, placed = _repair(obs[frame, w, a], analysed, placed, mixed)
+            out[w, a] = _place_decoy(obs[frames - 1, w, a], keys[w, a]) if action == NOTHING_TO_REPAIR else action
 
 
 @kernel
-def _repair(obs: Any, analysed: int, opened: int, mixed: bool) -> Any:
-    """One turn: the action, which hosts were analysed since their last Remove, and decoys of the opening."""
-    host = _first(obs, PRIVILEGED, 0) if mixed else -1
+def _repair(obs: Any, analysed: int, placed: int, mixed: bool) -> Any:
+    """One turn: the action, the hosts analysed since their last Remove (bits), how many opening decoys were placed."""
+    host = _first_host(obs, PRIVILEGED, 0) if mixed else -1
     if host >= 0:
-        return RESTORES + host, analysed, opened
-    host = _first(obs, USER_LEVEL, 0)
+        return RESTORES + host, analysed, placed
+    host = _first_host(obs, USER_LEVEL, 0)
     if host >= 0:
-        return REMOVES + host, analysed & ~(1 << host), opened
-    host = _first(obs, UNSURE, analysed)
+        return REMOVES + host, analysed & ~(1 << host), placed
+    host = _first_host(obs, UNSURE, analysed)
     if host >= 0:
-        return ANALYSES + host, analysed | 1 << host, opened
-    if mixed and opened < len(OPENING):
-        return OPENING[opened], analysed, opened + 1
-    return ON_WATCH if mixed else 0, analysed, opened
+        return ANALYSES + host, analysed | 1 << host, placed
+    if mixed and placed < len(OPENING):
+        return OPENING[placed], analysed, placed + 1
+    return NOTHING_TO_REPAIR if mixed else 0, analysed, placed
 
 
 @kernel
-def _first(obs: Any, level: int, passed_over: int) -> Any:
-    """The most important host with this compromise level that is not among those passed over; -1 if none."""
+def _first_host(obs: Any, level: int, excluded: int) -> Any:
+    """The first host by PRIORITY with this compromise level that is not excluded (bits); -1 if there is none."""
     for host in PRIORITY:
-        if not passed_over >> host & 1 and _compromised(obs, host) == level:
+        if not excluded >> host & 1 and _compromised(obs, host) == level:
             return host
     return -1
 
@@ -218,10 +220,10 @@ def _compromised(obs: Any, host: int) -> Any:
 
 
 @kernel
-def _lay_decoy(obs: Any, key: Any) -> Any:
-    """Toss a coin for each scanned host; the first that wins gets a decoy of any kind."""
+def _place_decoy(obs: Any, key: Any) -> Any:
+    """Place a random decoy on the first scanned host for which a fair coin says yes; otherwise sleep."""
     for i in range(len(PRIORITY)):
         host = PRIORITY[i]
-        if obs[4 * host] + 2 * obs[4 * host + 1] == SCANNED and uniform(key, CHANCE + 2 * i) < 0.5:
-            return DECOYS + below(key, CHANCE + 2 * i + 1, N_DECOYS) * N_HOSTS + host
+        if obs[4 * host] + 2 * obs[4 * host + 1] == SCANNED and uniform(key, FIRST_DRAW + 2 * i) < 0.5:
+            return DECOYS + below(key, FIRST_DRAW + 2 * i + 1, N_DECOYS) * N_HOSTS + host
     return 0

@@ -1,7 +1,7 @@
 """The facts of CAGE 2's Scenario2: hosts, subnets, listeners, accounts, exploits, decoys, links, weights.
 
-The tables at the top are for people; the arrays below are the same facts for compiled code, which
-inlines them. (Saying @kernel here makes the compile cache notice an edit to this file as well.)
+The tables at the top are for people; the arrays below are the same facts for compiled code, which inlines them. (This
+text contains the word @kernel so that the cache of compiled code also depends on this file.)
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ SUBNETS = ("Enterprise", "Operational", "User")
 
 
 class Host(NamedTuple):
-    """One machine; `weight` is what it costs blue per step while red is root there."""
+    """One machine; `weight` is the cost to blue of each step in which red is root there."""
 
     name: str
     subnet: int
@@ -43,10 +43,13 @@ HOSTS = (
 )
 NAMES = tuple(host.name for host in HOSTS)
 N_HOSTS = len(HOSTS)
-FOOTHOLD = NAMES.index("User0")  # red's first session lives here and survives everything
+FOOTHOLD = NAMES.index("User0")  # red's first session is here, and nothing ends it
 OP_SERVER = NAMES.index("Op_Server0")
-BRIDGES = (NAMES.index("Enterprise0"), NAMES.index("Enterprise2") + 1)  # a session here reaches Operational
-SERVICE_DOWN = 10.0  # per step while OTService is not running
+BRIDGES = (
+    NAMES.index("Enterprise0"),
+    NAMES.index("Enterprise2") + 1,
+)  # first and last + 1: a session here reaches Operational
+SERVICE_DOWN = 10.0  # cost of a step in which OTService is not running
 RESTORE_COST = 1.0
 
 
@@ -64,7 +67,7 @@ _INTERNAL = (
     ListeningService(22, "ssh", "sshd_server"),
     ListeningService(135, None, "SYSTEM"),
     ListeningService(3389, "rdp", "SYSTEM"),
-    ListeningService(445, None, "SYSTEM"),  # no smb here, so EternalBlue finds nothing on 139 either
+    ListeningService(445, None, "SYSTEM"),  # no smb here, so EternalBlue fails on 139 too
     ListeningService(139, None, "SYSTEM"),
     ListeningService(80, "web", "NetworkService"),
     ListeningService(443, "web", "NetworkService"),
@@ -108,13 +111,13 @@ LISTENERS = {
 
 
 class Exploit(NamedTuple):
-    """A way in: tried when red remembers its port (and one of `beside`), preferred by weight."""
+    """An exploit: red tries it if it remembers its port (and one of `also_needs`), and prefers larger weights."""
 
     name: str
     port: int
     service: str
     weight: float
-    beside: tuple[int, ...] = ()
+    also_needs: tuple[int, ...] = ()
 
 
 EXPLOITS = (  # numbered from 1; 0 is "no option"
@@ -123,19 +126,19 @@ EXPLOITS = (  # numbered from 1; 0 is "no option"
     Exploit("HTTPRFI", 80, "web", 3.0),
     Exploit("HTTPSRFI", 443, "web", 4.0),
     Exploit("SSHBruteForce", 22, "ssh", 0.1),
-    Exploit("SQLInjection", 3390, "mysql", 5.0, beside=(80, 443)),
+    Exploit("SQLInjection", 3390, "mysql", 5.0, also_needs=(80, 443)),
     Exploit("HarakaRCE", 25, "smtp", 6.0),
     Exploit("FTPDirectoryTraversal", 21, "femitter", 7.0),
 )
 NO_EXPLOIT = 0
 BRUTE_FORCE = 1 + [e.name for e in EXPLOITS].index("SSHBruteForce")
 HARAKA = 1 + [e.name for e in EXPLOITS].index("HarakaRCE")
-PREFER_TOP = 0.75  # chance of the option with the most weight
+PREFER_TOP = 0.75  # chance that red takes the option with the largest weight
 DETECTED = 0.95  # chance that a new shell is noticed
 
 
 class Decoy(NamedTuple):
-    """A false service: refused where `check` is listening, then opens `opens`."""
+    """A false service: fails if port `check` is open on the host, otherwise opens port `opens`."""
 
     name: str
     check: int
@@ -152,7 +155,9 @@ DECOYS = (
     Decoy("SSHD", 22, 22, "ssh", None),
     Decoy("Svchost", 3389, 3389, "rdp", "Windows"),
     Decoy("Tomcat", 443, 443, "web", None),
-    Decoy("Vsftpd", 21, 80, "web", "Linux"),  # opens 80, so it can be stacked and follow Apache
+    Decoy(
+        "Vsftpd", 21, 80, "web", "Linux"
+    ),  # checks 21 but opens 80, so it can be placed several times, and after Apache
 )
 N_DECOYS = len(DECOYS)
 SLEEP, MONITOR, ANALYSE, REMOVE, FIRST_DECOY, RESTORE = 0, 1, 2, 3, 4, 4 + N_DECOYS
@@ -161,7 +166,7 @@ N_ACTIONS = 2 + (len(VERBS) - 2) * N_HOSTS
 
 
 def action_name(action: int) -> str:
-    """A blue action in words."""
+    """The name of a blue action."""
     if action < ANALYSE:
         return VERBS[action]
     return f"{VERBS[ANALYSE + (action - 2) // N_HOSTS]} {NAMES[(action - 2) % N_HOSTS]}"
@@ -197,7 +202,7 @@ def _options(remembered: int) -> tuple[int, int]:
     tried = [
         (exploit.weight, number)
         for number, exploit in enumerate(EXPLOITS, 1)
-        if remembered & _bits((exploit.port,)) and (not exploit.beside or remembered & _bits(exploit.beside))
+        if remembered & _bits((exploit.port,)) and (not exploit.also_needs or remembered & _bits(exploit.also_needs))
     ]
     return sum(1 << number for _, number in tried), max(tried, default=(0.0, NO_EXPLOIT))[1]
 

@@ -1,4 +1,4 @@
-"""CAGE 2 for people: the network as a picture and as text, truth beside what blue believes."""
+"""A world of CAGE 2 as a picture and as text: the truth, and what blue believes."""
 
 from __future__ import annotations
 
@@ -23,19 +23,11 @@ from remuda.games.cage2.network import (
     USER,
     action_name,
 )
-from remuda.games.cage2.simulator import (
-    EXPLOIT,
-    NOBODY,
-    RED_VERBS,
-    REST,
-    SUCCEEDED,
-    SWEEP,
-    decode,
-)
+from remuda.games.cage2.state import EXPLOIT, NONE, RED_VERBS, REST, SUCCEEDED, SWEEP, decode, privilege
 
 WIDTH, HEIGHT = 560, 360
 BOX, GAP, TOP = (164, 40), 8, 34
-COLUMNS = (USER, ENTERPRISE, OPERATIONAL)  # the way red comes
+COLUMNS = (USER, ENTERPRISE, OPERATIONAL)  # in the order in which red reaches them
 TRUTH = ("", "user", "root")
 BELIEF = ("", "unknown", "user", "privileged")
 ACTIVITY = ("", "scan", "ATTACK", "scan*")
@@ -45,15 +37,8 @@ FRAME = ((190, 190, 190), (150, 120, 200), (235, 140, 20), (200, 20, 20))  # by 
 BADGE = {"scan": (70, 130, 200), "scan*": (150, 185, 220), "ATTACK": (200, 20, 20)}
 
 
-def privilege(s: Any) -> NDArray[np.int64]:
-    """Red's privilege on each host: 0 none, 1 user, 2 root, (hosts,)."""
-    user = (s.removable > 0) | (s.pinned > 0)
-    level: NDArray[np.int64] = np.where(s.root > 0, 2, np.where(user, 1, 0))
-    return level
-
-
 def draw_text(s: Any, caption: str) -> str:
-    """A line per host, then what was done and what it cost."""
+    """A line per host, then the last actions and the reward."""
     lines = [f"{'host':12s} {'truth':6s} {'blue thinks':12s} {'blue sees':10s} decoys"]
     levels = privilege(s)
     for subnet in COLUMNS:
@@ -63,7 +48,7 @@ def draw_text(s: Any, caption: str) -> str:
                 f"  {NAMES[h]:12s}{TRUTH[levels[h]]:6s} {BELIEF[s.compromised[h]]:12s} "
                 f"{ACTIVITY[s.activity[h]]:10s} {' '.join(_decoys(s, h))}".rstrip()
             )
-    return "\n".join([*lines, *_deeds(s), caption])
+    return "\n".join([*lines, *_last_actions(s), caption])
 
 
 def draw_picture(s: Any, caption: str) -> NDArray[np.uint8]:
@@ -77,7 +62,7 @@ def draw_picture(s: Any, caption: str) -> NDArray[np.uint8]:
         for row, h in enumerate(_members(subnet)):
             _draw_host(pen, s, h, int(levels[h]), (left, TOP + row * (BOX[1] + GAP)))
     _legend(pen)
-    for i, line in enumerate([*_deeds(s), caption]):
+    for i, line in enumerate([*_last_actions(s), caption]):
         pen.text((18, 284 + 18 * i), line, INK, _font(12))
     return np.asarray(image, np.uint8)
 
@@ -102,7 +87,7 @@ def _draw_host(pen: ImageDraw.ImageDraw, s: Any, h: int, level: int, corner: tup
 
 
 def _legend(pen: ImageDraw.ImageDraw) -> None:
-    """Under the shorter columns: fill is the truth, frame is belief."""
+    """The legend, under the two shorter columns."""
     x, y = 18 + BOX[0] + 16, TOP + 4 * (BOX[1] + GAP) + 8
     pen.text((x, y), "truth (fill):", FAINT, _font(10))
     pen.text((x, y + 18), "blue thinks (frame):", FAINT, _font(10))
@@ -118,30 +103,30 @@ def _sample(pen: ImageDraw.ImageDraw, corner: tuple[int, int], name: str, fill: 
     pen.text((x + 16, y), name, FAINT, _font(10))
 
 
-def _deeds(s: Any) -> list[str]:
-    """What blue and red did last, and what it cost."""
+def _last_actions(s: Any) -> list[str]:
+    """The last actions of all sides, and the reward."""
     worked = "" if s.blue_success else " (no effect)"
     service = "OTService runs" if s.service_up else "OTService is DOWN"
-    green = "" if s.green_target == NOBODY else f"   green: scan {NAMES[s.green_target]}"
+    green = "" if s.green_target == NONE else f"   green: scan {NAMES[s.green_target]}"
     return [
         f"blue: {action_name(int(s.blue))}{worked}{green}",
-        f"red: {_red_deed(s)}",
+        f"red: {_red_action(s)}",
         f"reward {-int(s.cost) / 10:.1f}, {service}",
     ]
 
 
-def _red_deed(s: Any) -> str:
+def _red_action(s: Any) -> str:
     verb, target = int(s.red), int(s.red_target)
     if verb == REST:
         return RED_VERBS[REST]
     where = SUBNETS[target] if verb == SWEEP else NAMES[target]
     exploit = int(s.exploit)
-    how = f" by {EXPLOITS[exploit - 1].name}" if verb == EXPLOIT and 0 < exploit < NOBODY else ""
+    how = f" by {EXPLOITS[exploit - 1].name}" if verb == EXPLOIT and 0 < exploit < NONE else ""
     return f"{RED_VERBS[verb]} {where}{how}: {'success' if s.red_success == SUCCEEDED else 'failure'}"
 
 
 def _actors(s: Any, h: int) -> list[tuple[str, tuple[int, int, int]]]:
-    """Who aimed at this host in the last step."""
+    """The sides whose last action was aimed at this host, with their colours."""
     verb, host = decode(int(s.blue))
     red = ("R", (200, 20, 20)) if s.red > SWEEP and s.red_target == h else None
     blue = ("B", (40, 90, 200)) if verb >= ANALYSE and host == h else None
@@ -154,7 +139,7 @@ def _decoys(s: Any, h: int) -> list[str]:
 
 
 def _members(subnet: int) -> list[int]:
-    """Its hosts, the server first."""
+    """The hosts of a subnet, the server first."""
     hosts = [h for h in range(N_HOSTS) if HOSTS[h].subnet == subnet]
     return sorted(hosts, key=lambda h: (h != OP_SERVER, h))
 

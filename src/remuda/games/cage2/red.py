@@ -1,7 +1,7 @@
-"""How red makes up its mind: B_line, Meander, Sleep.
+"""The scripted red agents: B_line, Meander, Sleep.
 
-A decision has two halves, so that recorded games can be checked: what red considers (an action and its
-candidate targets), then the commitment to one of them.
+A decision has two parts, so that recorded games can be checked: `next_action` gives the action and its candidate
+targets, `record_choice` stores which target was chosen.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from remuda.games.cage2.network import (
     SUBNETS,
     USER,
 )
-from remuda.games.cage2.simulator import (
+from remuda.games.cage2.state import (
     ESCALATE,
     EXPLOIT,
     FAILED,
     IMPACT,
-    NOBODY,
+    NONE,
     REST,
     SCAN,
     SUCCEEDED,
@@ -39,45 +39,45 @@ from remuda.games.cage2.simulator import (
 
 B_LINE, MEANDER, ASLEEP = 0, 1, 2
 AGENTS = ("b_line", "meander", "sleep")
-ENTRY_POINT, NEXT_HOP = 100, 101  # stand for the user host drawn for the episode and what it links to
+ENTRY_POINT, GATEWAY = 100, 101  # placeholders: the user host drawn for the episode, and the host it links to
 FIRST_ENTRY, ENTRIES = NAMES.index("User1"), 4
 E2 = NAMES.index("Enterprise2")
-HOPS: NDArray[np.int64] = np.array([NAMES.index(f"Enterprise{i}") for i in (1, 1, 0, 0)])  # for User1 … User4
-PROGRAM: NDArray[np.int64] = np.array(  # (counter, action/target)
+GATEWAYS: NDArray[np.int64] = np.array([NAMES.index(f"Enterprise{i}") for i in (1, 1, 0, 0)])  # for User1 … User4
+PROGRAM: NDArray[np.int64] = np.array(  # (line, action/target): what B_line does if every step succeeds
     [
         [SWEEP, USER],
         [SCAN, ENTRY_POINT], [EXPLOIT, ENTRY_POINT], [ESCALATE, ENTRY_POINT],
-        [SCAN, NEXT_HOP], [EXPLOIT, NEXT_HOP], [ESCALATE, NEXT_HOP],
+        [SCAN, GATEWAY], [EXPLOIT, GATEWAY], [ESCALATE, GATEWAY],
         [SWEEP, ENTERPRISE],
         [SCAN, E2], [EXPLOIT, E2], [ESCALATE, E2],
         [SCAN, OP_SERVER], [EXPLOIT, OP_SERVER], [ESCALATE, OP_SERVER],
         [IMPACT, OP_SERVER],
     ]
 )  # fmt: skip
-ON_FAILURE: NDArray[np.int64] = np.array([0, 1, 2, 2, 2, 2, 5, 5, 5, 5, 9, 9, 9, 12, 13])  # (counter,)
+ON_FAILURE: NDArray[np.int64] = np.array([0, 1, 2, 2, 2, 2, 5, 5, 5, 5, 9, 9, 9, 12, 13])  # (line,): where it goes back
 RESTART, STRIKE, LAST_LINE = 1, 12, len(PROGRAM) - 1
 NOT_STARTED = 255
-MIND = np.dtype(
+RED_STATE = np.dtype(
     (
         np.record,
         [
-            ("counter", np.uint8),  # B_line's line of the program
-            ("entry", np.uint8),  # B_line's user host
-            ("struck", np.uint8),  # B_line has exploited Op_Server0 before
-            ("swept", np.uint8),  # Meander's subnets; sets are bits
-            ("probed", np.uint16),  # Meander's scanned addresses
-            ("exploited", np.uint16),  # likewise, exploited and not found wanting
-            ("escalated", np.uint16),
-            ("entered", np.uint16),  # exploited with success at least once
+            ("counter", np.uint8),  # B_line's line in PROGRAM
+            ("entry", np.uint8),  # the user host through which B_line enters
+            ("struck", np.uint8),  # whether B_line has exploited Op_Server0 before
+            ("swept", np.uint8),  # subnets that Meander has swept; sets are bits
+            ("probed", np.uint16),  # addresses that Meander has scanned
+            ("exploited", np.uint16),  # addresses that Meander has exploited and does not believe lost
+            ("escalated", np.uint16),  # hosts that Meander has escalated on and does not believe lost
+            ("entered", np.uint16),  # addresses that Meander has exploited with success at least once
         ],
     )
 )
-"""What red's scripts keep to themselves, one record per world."""
+"""What the red scripts remember, one record per world."""
 
 
 @kernel
-def clear_mind(m: Any, entry: int) -> None:
-    """A new episode, in which B_line will enter through `entry`."""
+def reset_red(m: Any, entry: int) -> None:
+    """Start an episode in which B_line enters through the user host `entry`."""
     m.counter = NOT_STARTED
     m.entry = entry
     m.struck = 0
@@ -89,19 +89,19 @@ def clear_mind(m: Any, entry: int) -> None:
 
 
 @kernel
-def consider(agent: int, m: Any, s: Any) -> Any:
-    """What red does next and the targets it may choose from, as bits; no bits: it needs no target."""
+def next_action(agent: int, m: Any, s: Any) -> Any:
+    """Red's next action, and its candidate targets as bits; no bits: the action has no target."""
     if agent == B_LINE:
-        return _follow_program(m, s)
+        return _b_line(m, s)
     if agent == MEANDER:
-        _learn_from_last(m, s)
-        return _wander(m, s)
+        _revise_meander(m, s)
+        return _meander(m, s)
     return REST, 0
 
 
 @kernel
-def commit(agent: int, m: Any, action: int, target: int) -> None:
-    """Note what was chosen."""
+def record_choice(agent: int, m: Any, action: int, target: int) -> None:
+    """Remember the chosen action and target; only Meander needs this."""
     if agent != MEANDER:
         return
     if action == SWEEP:
@@ -115,15 +115,15 @@ def commit(agent: int, m: Any, action: int, target: int) -> None:
 
 
 @kernel
-def pick(candidates: int, chance: float) -> int:
-    """One of the set bits, uniformly, by a number in [0, 1); NOBODY if there is none."""
-    left = int(chance * count_bits(candidates))
+def pick_bit(candidates: int, u: float) -> int:
+    """One of the set bits, chosen uniformly by a number in [0, 1); NONE if no bit is set."""
+    left = int(u * count_bits(candidates))
     for i in range(N_HOSTS):
         if candidates >> i & 1:
             if left == 0:
                 return i
             left -= 1
-    return NOBODY
+    return NONE
 
 
 @kernel
@@ -138,17 +138,17 @@ def count_bits(mask: int) -> int:
 
 @kernel
 def pick_exploit(ports: Any, other: float, top: bool) -> Any:
-    """The exploit for these remembered ports: the preferred one if `top`, else any of the others."""
+    """The exploit for these remembered ports: the preferred one if `top`, otherwise one of the others."""
     preferred = PREFERRED[ports]
     others = OPTIONS[ports] & ~(1 << preferred)
     if preferred == NO_EXPLOIT or top or others == 0:
         return preferred
-    return pick(others, other)
+    return pick_bit(others, other)
 
 
 @kernel
-def _follow_program(m: Any, s: Any) -> Any:
-    """B_line: on with the program after success, back to a fixed line after failure."""
+def _b_line(m: Any, s: Any) -> Any:
+    """B_line goes to the next line of PROGRAM after a success, and back to a fixed line after a failure."""
     line: Any = np.int64(m.counter)
     if line == NOT_STARTED:
         line = 0
@@ -165,14 +165,14 @@ def _follow_program(m: Any, s: Any) -> Any:
     action, target = PROGRAM[line, 0], PROGRAM[line, 1]
     if target == ENTRY_POINT:
         target = np.int64(m.entry)
-    elif target == NEXT_HOP:
-        target = HOPS[m.entry - FIRST_ENTRY]
+    elif target == GATEWAY:
+        target = GATEWAYS[m.entry - FIRST_ENTRY]
     return action, 1 << target
 
 
 @kernel
-def _learn_from_last(m: Any, s: Any) -> None:
-    """Meander: what a failure tells it to try again."""
+def _revise_meander(m: Any, s: Any) -> None:
+    """After its last action, correct what Meander believes: a failure means that it must try again."""
     action = s.red
     if action < EXPLOIT:
         return
@@ -181,7 +181,7 @@ def _learn_from_last(m: Any, s: Any) -> None:
         m.entered |= host
     elif action == EXPLOIT:
         m.exploited &= ~host
-        _doubt(m)
+        _revise_subnets(m)
     elif s.red_success == FAILED:
         m.escalated &= ~host
         if m.entered & host:
@@ -189,8 +189,8 @@ def _learn_from_last(m: Any, s: Any) -> None:
 
 
 @kernel
-def _doubt(m: Any) -> None:
-    """A failed exploit: all Operational hosts, or else all Enterprise ones, may have been lost."""
+def _revise_subnets(m: Any) -> None:
+    """After a failed exploit Meander believes all Operational hosts lost, or if it has none, all Enterprise hosts."""
     for subnet in (OPERATIONAL, ENTERPRISE):
         lost = m.escalated & MEMBERS[subnet]
         if lost:
@@ -200,8 +200,8 @@ def _doubt(m: Any) -> None:
 
 
 @kernel
-def _wander(m: Any, s: Any) -> Any:
-    """Meander: the first of impact, sweep, scan, escalate, exploit that has a target."""
+def _meander(m: Any, s: Any) -> Any:
+    """Meander takes the first of impact, sweep, scan, escalate, exploit that has a target."""
     if m.escalated >> OP_SERVER & 1:
         return IMPACT, 1 << OP_SERVER
     for subnet in range(len(SUBNETS)):

@@ -1,4 +1,4 @@
-"""The transition: one step of one world as a function of its state, what everybody does, and chance.
+"""The transition: one step of one world, as a function of its state, of all actions and of the random draws.
 
 Nothing here draws a random number or decides what an agent does, so a recorded game can be replayed.
 """
@@ -20,7 +20,6 @@ from remuda.games.cage2.network import (
     EXPLOIT_PORT,
     FIRST_DECOY,
     FITS,
-    FOOTHOLD,
     HARAKA,
     LOCKED,
     LURES,
@@ -41,76 +40,37 @@ from remuda.games.cage2.network import (
     SERVICE_DOWN,
     SHELLS,
     SLEEP,
-    STATIC_PORTS,
     STATIC_RECORDS,
     SUBNET_OF,
-    USER,
     WEIGHTS,
 )
-
-REST, SWEEP, SCAN, EXPLOIT, ESCALATE, IMPACT = 0, 1, 2, 3, 4, 5  # what red does
-RED_VERBS = (
-    "Sleep",
-    "DiscoverRemoteSystems",
-    "DiscoverNetworkServices",
-    "ExploitRemoteService",
-    "PrivilegeEscalate",
-    "Impact",
+from remuda.games.cage2.state import (
+    ATTACKED,
+    CLEAN,
+    ESCALATE,
+    EXPLOIT,
+    FAILED,
+    FULL,
+    IMPACT,
+    NONE,
+    PRIVILEGED,
+    QUIET,
+    SCAN,
+    SCANNED,
+    SCREENED,
+    SUCCEEDED,
+    SWEEP,
+    UNKNOWN,
+    UNSURE,
+    USER_LEVEL,
+    decode,
+    has_session,
+    wipe,
 )
-NOBODY = 255
-FAILED, SUCCEEDED, UNKNOWN = 0, 1, 2  # how an action went; Sleep never says
-CLEAN, UNSURE, USER_LEVEL, PRIVILEGED = 0, 1, 2, 3  # blue's table: what became of a host
-QUIET, SCANNED, ATTACKED, SCREENED = 0, 1, 2, 3  # blue's table: what happened there this step
-FULL = 255  # counts stop here; only "none" and "some" matter to play
-STATE = np.dtype(
-    (
-        np.record,
-        [
-            # What is the case.
-            ("root", np.uint8, N_HOSTS),  # red sessions that are root or SYSTEM
-            ("removable", np.uint8, N_HOSTS),  # user sessions that blue's Remove ends
-            ("pinned", np.uint8, N_HOSTS),  # user sessions that it does not: SSH, or never noticed
-            ("malware", np.uint8, N_HOSTS),  # a file is there for Analyse to find
-            ("decoys", np.uint8, (N_HOSTS, N_DECOYS)),  # processes of each kind
-            ("smtp_lost", np.uint8, N_HOSTS),  # restored mail server without a version (leaderboard rules)
-            ("ports", np.uint16, N_HOSTS),  # open ports as bits, decoys included
-            ("service_up", np.uint8),  # OTService runs
-            ("service_stoppable", np.uint8),  # Impact can still stop it
-            # What red knows; sets are bits.
-            ("service_known", np.uint8),
-            ("subnets", np.uint8),
-            ("addresses", np.uint16),
-            ("hostnames", np.uint16),
-            ("known_ports", np.uint8, N_HOSTS),  # open ports it remembers
-            ("scanned", np.uint8, N_HOSTS),  # whether it remembers any scan
-            # What blue sees.
-            ("compromised", np.uint8, N_HOSTS),  # CLEAN, UNSURE, USER_LEVEL, PRIVILEGED
-            ("activity", np.uint8, N_HOSTS),  # QUIET, SCANNED, ATTACKED, SCREENED (a scan beside a new decoy)
-            # What the monitor will deliver at the end of the step.
-            ("event_records", np.uint16, N_HOSTS),
-            ("event_ports", np.uint16, N_HOSTS),  # distinct local ports, as bits
-            # What everybody did in the last step, and how it went.
-            ("blue", np.uint8),
-            ("blue_success", np.uint8),
-            ("green_target", np.uint8),  # NOBODY: green slept
-            ("red", np.uint8),
-            ("red_target", np.uint8),  # a host, or a subnet for SWEEP
-            ("red_success", np.uint8),
-            ("exploit", np.uint8),  # NOBODY: none was chosen
-            ("empty_scan", np.uint8),  # red scanned a host it could not reach
-            ("cost", np.int32),  # minus the reward, in tenths
-        ],
-    )
-)
-"""All that a step depends on, apart from how red makes up its mind: one record per world.
-
-Records, not a tuple of arrays: a function over one world then takes one pointer. (Measured at 1,000 worlds:
-a tuple of 34 arrays has numba count references in every call, 0.3 instead of 7 million steps/s.)
-"""
 
 
-class Orders(NamedTuple):
-    """What everybody does in a step."""
+class TurnActions(NamedTuple):
+    """The actions of all sides in a step."""
 
     blue: Any
     green_target: Any
@@ -119,70 +79,33 @@ class Orders(NamedTuple):
 
 
 class Draws(NamedTuple):
-    """How the dice of a step fall, whether or not they are needed."""
+    """The random outcomes of a step, whether or not they are needed."""
 
-    exploit: Any  # the one chosen among red's options
-    detected: Any  # a new shell is noticed
-    session: Any  # which session is escalated, in [0, 1) over those there, removable ones first
-
-
-@kernel
-def start(s: Any) -> None:
-    """Put a world into the state an episode starts from."""
-    for h in range(N_HOSTS):
-        _wipe(s, h)
-        s.smtp_lost[h] = 0
-        s.known_ports[h] = 0
-        s.scanned[h] = 0
-        s.compromised[h] = CLEAN
-        s.activity[h] = QUIET
-        s.event_records[h] = 0
-        s.event_ports[h] = 0
-    s.service_up = 1
-    s.service_stoppable = 1
-    s.addresses = 1 << FOOTHOLD
-    s.hostnames = 1 << FOOTHOLD
-    s.subnets = 1 << USER
-    s.service_known = 0
-    s.blue = SLEEP
-    s.blue_success = UNKNOWN
-    s.green_target = NOBODY
-    s.red = REST
-    s.red_target = NOBODY
-    s.red_success = UNKNOWN
-    s.exploit = NOBODY
-    s.empty_scan = 0
-    s.cost = 0
+    exploit: Any  # the exploit that red chooses among its options
+    detected: Any  # whether a new shell is noticed
+    session: Any  # in [0, 1): which session is escalated, by its rank, removable ones first
 
 
 @kernel
-def transition(s: Any, orders: Any, chance: Any, leaderboard: bool) -> None:
-    """One step of a world: blue, green and red act in this order, then blue pays and is told."""
-    s.blue = orders.blue
-    s.green_target = orders.green_target
-    s.red = orders.red
-    s.red_target = orders.red_target
-    s.exploit = NOBODY
+def transition(s: Any, actions: Any, draws: Any, leaderboard: bool) -> None:
+    """One step of a world: blue, green and red act in this order, then the cost and blue's table are computed."""
+    s.blue = actions.blue
+    s.green_target = actions.green_target
+    s.red = actions.red
+    s.red_target = actions.red_target
+    s.exploit = NONE
     s.empty_scan = 0
-    verb, host = decode(orders.blue)
+    verb, host = decode(actions.blue)
     found = verb == ANALYSE and s.malware[host] != 0
     s.blue_success = _blue_acts(s, verb, host, leaderboard)
-    if orders.green_target != NOBODY:
-        _queue_scan(s, orders.green_target)
-    s.red_success = _red_acts(s, orders, chance, leaderboard)
+    if actions.green_target != NONE:
+        _queue_scan(s, actions.green_target)
+    s.red_success = _red_acts(s, actions, draws, leaderboard)
     s.cost = _cost(s, verb)
-    placed = host if verb >= FIRST_DECOY and verb < RESTORE and s.blue_success == SUCCEEDED else NOBODY
+    placed = host if verb >= FIRST_DECOY and verb < RESTORE and s.blue_success == SUCCEEDED else NONE
     _monitor(s, placed)
     if found:
         s.compromised[host] = PRIVILEGED
-
-
-@kernel
-def decode(action: Any) -> Any:
-    """A blue action as (verb, host); Sleep and Monitor concern no host and give 0."""
-    if action < ANALYSE:
-        return action, 0
-    return ANALYSE + (action - 2) // N_HOSTS, (action - 2) % N_HOSTS
 
 
 @kernel
@@ -204,25 +127,14 @@ def _blue_acts(s: Any, verb: int, host: int, leaderboard: bool) -> int:
 
 @kernel
 def _restore(s: Any, host: int, leaderboard: bool) -> None:
-    """Everything red or blue put there goes; red's memory and its first session stay."""
-    _wipe(s, host)
+    """Remove everything that red or blue put on a host; what red remembers and its first session stay."""
+    wipe(s, host)
     s.compromised[host] = CLEAN
     if leaderboard:
         s.smtp_lost[host] = 1
     if host == OP_SERVER:
         s.service_up = 1
-        s.service_stoppable = 0  # the restarted service has no pid on record, so no Impact finds it
-
-
-@kernel
-def _wipe(s: Any, host: int) -> None:
-    s.root[host] = 1 if host == FOOTHOLD else 0
-    s.removable[host] = 0
-    s.pinned[host] = 0
-    s.malware[host] = 0
-    s.ports[host] = STATIC_PORTS[host]
-    for d in range(N_DECOYS):
-        s.decoys[host, d] = 0
+        s.service_stoppable = 0  # the original records no pid of the restarted service, so Impact cannot find it
 
 
 @kernel
@@ -235,16 +147,16 @@ def _place(s: Any, host: int, decoy: int) -> int:
 
 
 @kernel
-def _red_acts(s: Any, orders: Any, chance: Any, leaderboard: bool) -> int:
-    verb, target = orders.red, orders.red_target
+def _red_acts(s: Any, actions: Any, draws: Any, leaderboard: bool) -> int:
+    verb, target = actions.red, actions.red_target
     if verb == SWEEP:
         return _sweep(s, target)
     if verb == SCAN:
         return _scan(s, target, leaderboard)
     if verb == EXPLOIT:
-        return _attack(s, target, chance)
+        return _attack(s, target, draws)
     if verb == ESCALATE:
-        return _escalate(s, target, chance)
+        return _escalate(s, target, draws)
     if verb == IMPACT:
         return _impact(s)
     return UNKNOWN
@@ -260,7 +172,7 @@ def _sweep(s: Any, subnet: int) -> int:
 
 @kernel
 def _scan(s: Any, host: int, leaderboard: bool) -> int:
-    """It always reports success; out of reach it learns nothing and nobody notices."""
+    """A scan always reports success; of a host out of reach red learns nothing and no event is created."""
     if not _reaches(s, SUBNET_OF[host]):
         s.empty_scan = 1
         return SUCCEEDED
@@ -272,21 +184,21 @@ def _scan(s: Any, host: int, leaderboard: bool) -> int:
 
 
 @kernel
-def _attack(s: Any, host: int, chance: Any) -> int:
+def _attack(s: Any, host: int, draws: Any) -> int:
     if not s.scanned[host]:
         return FAILED
-    s.exploit = chance.exploit
-    if chance.exploit == NO_EXPLOIT or not _reaches(s, SUBNET_OF[host]):
+    s.exploit = draws.exploit
+    if draws.exploit == NO_EXPLOIT or not _reaches(s, SUBNET_OF[host]):
         return FAILED
-    shell = SHELLS[host, chance.exploit]
-    lured = shell == NO_SHELL and _lures(s, host, chance.exploit)
+    shell = SHELLS[host, draws.exploit]
+    lured = shell == NO_SHELL and _lures(s, host, draws.exploit)
     if shell == NO_SHELL and not lured:
         return FAILED
-    fails = lured or shell == LOCKED or (chance.exploit == HARAKA and s.smtp_lost[host] != 0)
-    _queue_attack(s, host, chance, lured, not fails)
+    fails = lured or shell == LOCKED or (draws.exploit == HARAKA and s.smtp_lost[host] != 0)
+    _queue_attack(s, host, draws, lured, not fails)
     if fails:
         return FAILED
-    _open_session(s, host, shell, chance)
+    _open_session(s, host, shell, draws)
     s.hostnames |= 1 << host
     return SUCCEEDED
 
@@ -301,12 +213,12 @@ def _lures(s: Any, host: int, exploit: int) -> bool:
 
 
 @kernel
-def _open_session(s: Any, host: int, shell: int, chance: Any) -> None:
-    if chance.exploit != BRUTE_FORCE:
+def _open_session(s: Any, host: int, shell: int, draws: Any) -> None:
+    if draws.exploit != BRUTE_FORCE:
         s.malware[host] = 1
     if shell == ROOT_SHELL:
         s.root[host] = _one_more(s.root[host])
-    elif chance.exploit != BRUTE_FORCE and chance.detected:
+    elif draws.exploit != BRUTE_FORCE and draws.detected:
         s.removable[host] = _one_more(s.removable[host])
     else:
         s.pinned[host] = _one_more(s.pinned[host])
@@ -318,25 +230,25 @@ def _one_more(count: int) -> int:
 
 
 @kernel
-def _queue_attack(s: Any, host: int, chance: Any, lured: bool, succeeds: bool) -> None:
-    """Brute force is loud; other exploits leave one trace, two at a decoy, and a callback if noticed."""
-    s.event_ports[host] |= EXPLOIT_PORT[chance.exploit]
-    if chance.exploit == BRUTE_FORCE:
+def _queue_attack(s: Any, host: int, draws: Any, lured: bool, succeeds: bool) -> None:
+    """Brute force creates 10 or 11 events; other exploits one, two at a decoy, and one more if the shell is noticed."""
+    s.event_ports[host] |= EXPLOIT_PORT[draws.exploit]
+    if draws.exploit == BRUTE_FORCE:
         s.event_records[host] += 11 if succeeds else 10
         return
     s.event_records[host] += 2 if lured else 1
-    if succeeds and chance.detected:
+    if succeeds and draws.detected:
         s.event_records[host] += 1
         s.event_ports[host] |= CALLBACK
 
 
 @kernel
-def _escalate(s: Any, host: int, chance: Any) -> int:
+def _escalate(s: Any, host: int, draws: Any) -> int:
     if not has_session(s, host):
         return FAILED
     if s.root[host] == 0:
         sessions = np.int64(s.removable[host]) + s.pinned[host]
-        if chance.session * sessions < s.removable[host]:
+        if draws.session * sessions < s.removable[host]:
             s.removable[host] -= 1
         else:
             s.pinned[host] -= 1
@@ -359,14 +271,8 @@ def _impact(s: Any) -> int:
 
 
 @kernel
-def has_session(s: Any, host: int) -> Any:
-    """Whether red is on a host, with whatever rights."""
-    return s.root[host] != 0 or s.removable[host] != 0 or s.pinned[host] != 0
-
-
-@kernel
 def _reaches(s: Any, subnet: int) -> bool:
-    """User and Enterprise always; Operational from any session on Enterprise0, 1 or 2."""
+    """Whether red reaches a subnet: Operational only from a session on Enterprise0, 1 or 2; the others always."""
     if subnet != OPERATIONAL:
         return True
     for host in range(BRIDGES[0], BRIDGES[1]):  # noqa: SIM110
@@ -377,7 +283,7 @@ def _reaches(s: Any, subnet: int) -> bool:
 
 @kernel
 def _queue_scan(s: Any, host: int) -> None:
-    """One event per listening record."""
+    """A scan creates one event per listening process."""
     records = STATIC_RECORDS[host]
     for d in range(N_DECOYS):
         records += s.decoys[host, d]
@@ -387,7 +293,7 @@ def _queue_scan(s: Any, host: int) -> None:
 
 @kernel
 def _cost(s: Any, verb: int) -> int:
-    """Minus blue's reward, in tenths: whole numbers, so that no sum is ever rounded."""
+    """Minus blue's reward, in tenths. Whole numbers, so that sums are exact."""
     tenths, root = 0, s.root
     for host in range(N_HOSTS):
         if root[host]:
@@ -401,7 +307,7 @@ def _cost(s: Any, verb: int) -> int:
 
 @kernel
 def _monitor(s: Any, placed: int) -> None:
-    """Deliver every host's events to blue's table."""
+    """Turn the events of every host into blue's table."""
     records, ports, activity = s.event_records, s.event_ports, s.activity
     for host in range(N_HOSTS):
         activity[host] = QUIET
@@ -415,7 +321,7 @@ def _monitor(s: Any, placed: int) -> None:
 
 @kernel
 def _classify(records: Any, ports: Any, placed: bool) -> int:
-    """What blue's table makes of a host's events; a decoy placed in this step is one more record."""
+    """How blue's table shows a host's events; a decoy placed in this step counts as one more record."""
     entries = records + 1 if placed else records
     beyond_one = ports & (ports - 1)
     three_ports = beyond_one & (beyond_one - 1) != 0

@@ -1,4 +1,4 @@
-"""Recorded games of the original simulator: read as data, checked before anything is computed from them."""
+"""Recorded games of the original simulator (traces): read as plain data, and checked before they are used."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from remuda.core.errors import TraceError, first_line
 from remuda.games.cage2.network import EXPLOITS, N_ACTIONS, N_DECOYS, N_HOSTS, SUBNETS
 from remuda.games.cage2.observation import BITS
 from remuda.games.cage2.red import ASLEEP, B_LINE, MEANDER
-from remuda.games.cage2.simulator import IMPACT, NOBODY, REST, SCAN, SWEEP
+from remuda.games.cage2.state import IMPACT, NONE, REST, SCAN, SWEEP
 
-MOST_BYTES = 1 << 28  # of one file, unpacked; replaying it takes eight times as much
-MOST_LETTERS = 100  # of a name in it
+MAX_BYTES = 1 << 28  # of one file, unpacked; replaying it takes eight times as much memory
+MAX_NAME_LENGTH = 100
 RED_AGENTS = {
     "bline": B_LINE, "b_line": B_LINE, "B_lineAgent": B_LINE,
     "meander": MEANDER, "RedMeanderAgent": MEANDER,
@@ -37,7 +37,7 @@ OUTPUTS: dict[str, tuple[int, ...]] = {  # per step
     "bline_idx": (), "m_scanned_subnets": (), "m_scanned_ips": (), "m_exploited": (), "m_escalated": (),
 }  # fmt: skip
 START = ("obs0", "obs0_2")
-NAMED = ("red", "blue", "green", "variant")
+NAME_FIELDS = ("red", "blue", "green", "variant")
 
 
 @dataclass(frozen=True)
@@ -54,12 +54,12 @@ class Trace:
 
     @property
     def episodes(self) -> int:
-        """How many games it holds."""
+        """How many episodes it holds."""
         return int(self.arrays["blue_action"].shape[0])
 
     @property
     def steps(self) -> int:
-        """How long each of them is."""
+        """How many steps each episode has."""
         return int(self.arrays["blue_action"].shape[1])
 
 
@@ -68,7 +68,7 @@ def find_traces(folder: Path) -> list[Path]:
     if folder.is_file():
         return [folder]
     if not folder.is_dir():
-        raise TraceError(f"{folder} is not there: give a folder of recorded traces (.npz)")
+        raise TraceError(f"{folder} does not exist: give a folder of recorded traces (.npz)")
     paths = sorted(path for path in folder.rglob("*.npz") if path.is_file())
     if not paths:
         raise TraceError(f"no .npz file below {folder}")
@@ -76,9 +76,9 @@ def find_traces(folder: Path) -> list[Path]:
 
 
 def read_trace(path: Path) -> Trace:
-    """A trace whose arrays have the right shapes and whose inputs are in range, or a sentence about it."""
+    """A trace whose arrays have the right shapes and whose inputs are in range; otherwise raises TraceError."""
     arrays = _read_arrays(path)
-    names = {name: _name(path, name, arrays[name]) for name in NAMED if name in arrays}
+    names = {name: _name(path, name, arrays[name]) for name in NAME_FIELDS if name in arrays}
     for name in ("red", *INPUTS, *OUTPUTS, *START):
         if name not in arrays:
             raise TraceError(f"trace {path} has no array {name!r}")
@@ -100,18 +100,18 @@ def read_trace(path: Path) -> Trace:
 
 def _name(path: Path, name: str, array: NDArray[Any]) -> str:
     text = str(array) if array.shape == () and array.dtype.kind == "U" else ""
-    if not text.isprintable() or not 0 < len(text) <= MOST_LETTERS:
+    if not text.isprintable() or not 0 < len(text) <= MAX_NAME_LENGTH:
         raise TraceError(f"trace {path}: {name} is not a name")
     return text
 
 
 def _read_arrays(path: Path) -> dict[str, NDArray[Any]]:
-    wanted = {*NAMED, "seeds", *INPUTS, *OUTPUTS, *START}
+    wanted = {*NAME_FIELDS, "seeds", *INPUTS, *OUTPUTS, *START}
     try:
         with zipfile.ZipFile(path) as packed:
             size = sum(member.file_size for member in packed.infolist())
-        if size > MOST_BYTES:
-            raise TraceError(f"trace {path} unpacks to {size:,} bytes: more than {MOST_BYTES:,} are not read")
+        if size > MAX_BYTES:
+            raise TraceError(f"trace {path} unpacks to {size:,} bytes: more than {MAX_BYTES:,} are not read")
         with warnings.catch_warnings(action="error"), np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files if name in wanted}
         for name, array in arrays.items():
@@ -120,7 +120,7 @@ def _read_arrays(path: Path) -> dict[str, NDArray[Any]]:
         return arrays
     except TraceError:
         raise
-    except Exception as error:  # the file is foreign: whatever its reader raises is about the file
+    except Exception as error:  # numpy and zipfile raise many kinds of errors for a damaged file
         raise TraceError(f"trace {path} cannot be read: {first_line(error)}") from None
 
 
@@ -136,38 +136,42 @@ def _check_shapes(path: Path, arrays: dict[str, NDArray[Any]]) -> None:
         if array.shape != expected:
             raise TraceError(f"trace {path}: {name} is {array.shape}, not {expected}")
         if array.dtype.kind not in ("f" if name == "reward" else "uib"):
-            raise TraceError(f"trace {path}: {name} holds {array.dtype}, not numbers of the right kind")
+            raise TraceError(
+                f"trace {path}: {name} holds {array.dtype}, not {'floats' if name == 'reward' else 'whole numbers'}"
+            )
     if "seeds" in arrays and (arrays["seeds"].shape != shape[:1] or arrays["seeds"].dtype.kind not in "ui"):
         raise TraceError(f"trace {path}: seeds is {arrays['seeds'].shape}, not {shape[:1]} whole numbers")
 
 
 def _check_inputs(path: Path, arrays: dict[str, NDArray[Any]]) -> None:
-    """Compiled code trusts its indices, so nothing out of range may reach it."""
+    """Refuse inputs out of range: compiled code uses them as indices without a check."""
     for name, good in _ranges(arrays):
         bad = np.argwhere(~good)
         if len(bad):
             episode, step = bad[0].tolist()
             value = arrays[name][episode, step]
-            raise TraceError(f"trace {path}: {name} is {value} in episode {episode}, step {step + 1}: no such thing")
+            raise TraceError(f"trace {path}: {name} is {value} in episode {episode}, step {step + 1}: out of range")
 
 
 def _ranges(arrays: dict[str, NDArray[Any]]) -> Iterator[tuple[str, NDArray[np.bool_]]]:
-    def within(name: str, limit: int, none: bool = True) -> NDArray[np.bool_]:
+    """For each condition, the name of the input and where it holds, (episodes, steps)."""
+
+    def within(name: str, limit: int, may_be_none: bool = True) -> NDArray[np.bool_]:
         values = arrays[name]
         good: NDArray[np.bool_] = (values >= 0) & (values < limit)
-        return good | (values == NOBODY) if none else good
+        return good | (values == NONE) if may_be_none else good
 
     action, target = arrays["red_action"], arrays["red_target"]
-    yield "blue_action", within("blue_action", N_ACTIONS, none=False)
-    yield "red_action", within("red_action", IMPACT + 1, none=False)
+    yield "blue_action", within("blue_action", N_ACTIONS, may_be_none=False)
+    yield "red_action", within("red_action", IMPACT + 1, may_be_none=False)
     yield "red_target", within("red_target", N_HOSTS)
     yield "red_target", (action != SWEEP) | (target < len(SUBNETS))
-    yield "red_target", (action < SCAN) | (target != NOBODY)
-    yield "red_target", (action != REST) | (target == NOBODY)
+    yield "red_target", (action < SCAN) | (target != NONE)
+    yield "red_target", (action != REST) | (target == NONE)
     yield "exploit", within("exploit", 1 + len(EXPLOITS))
     yield "detect", within("detect", 2)
-    yield "pe_choice", within("pe_choice", NOBODY)
-    yield "pe_n", within("pe_n", NOBODY + 1, none=False)
-    yield "green_action", within("green_action", 2, none=False)
+    yield "pe_choice", within("pe_choice", NONE)
+    yield "pe_n", within("pe_n", NONE + 1, may_be_none=False)
+    yield "green_action", within("green_action", 2, may_be_none=False)
     yield "green_target", within("green_target", N_HOSTS)
-    yield "green_target", (arrays["green_action"] == 0) == (arrays["green_target"] == NOBODY)
+    yield "green_target", (arrays["green_action"] == 0) == (arrays["green_target"] == NONE)

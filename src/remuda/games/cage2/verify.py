@@ -1,7 +1,7 @@
-"""Parity: replay recorded games through the game's own compiled rules and compare everything.
+"""Parity with the original: replays recorded games through the game's own compiled rules and compares every field.
 
-Fed the recorded actions and outcomes of chance, every output must be equal at every step. Red's decisions
-are predicted first: B_line's exactly, Meander's action exactly and its target as one of its candidates.
+The recorded actions and random outcomes are the input; every output must be equal at every step. Red's decisions are
+predicted before: B_line's exactly, Meander's action exactly and its target as one of several candidates.
 """
 
 from __future__ import annotations
@@ -17,31 +17,39 @@ from numpy.typing import NDArray
 from remuda.core.kernels import kernel
 from remuda.games.cage2.network import BRUTE_FORCE, EXPLOITS, NAMES, NO_EXPLOIT, OPTIONS, SUBNETS, action_name
 from remuda.games.cage2.observation import BITS, write_observation
-from remuda.games.cage2.red import AGENTS, B_LINE, ENTRIES, FIRST_ENTRY, MIND, clear_mind, commit, consider
-from remuda.games.cage2.simulator import (
+from remuda.games.cage2.red import (
+    AGENTS,
+    B_LINE,
+    ENTRIES,
+    FIRST_ENTRY,
+    RED_STATE,
+    next_action,
+    record_choice,
+    reset_red,
+)
+from remuda.games.cage2.simulator import Draws, TurnActions, transition
+from remuda.games.cage2.state import (
     ESCALATE,
     EXPLOIT,
     IMPACT,
-    NOBODY,
+    NONE,
     RED_VERBS,
     SCAN,
     STATE,
     SUCCEEDED,
     SWEEP,
     UNKNOWN,
-    Draws,
-    Orders,
+    privilege,
     start,
-    transition,
 )
 from remuda.games.cage2.traces import INPUTS, OUTPUTS, START, Trace, find_traces, read_trace
 
 CHALLENGE, CHALLENGE2 = 0, 1
-INFERRED = ("red_action", "red_target", "exploit", "detect", "pe_n")  # recorded inputs that our rules foresee
-ALLOWED = ("red_target", "exploit", "detect")  # they foresee a set of values
-FIELDS = (*START, *OUTPUTS, *INFERRED)
-BEFORE = 4  # steps shown before the first mismatch
-CONTEXT = (
+PREDICTED = ("red_action", "red_target", "exploit", "detect", "pe_n")  # recorded inputs that our rules predict
+PREDICTED_SETS = ("red_target", "exploit", "detect")  # of these, a set of possible values
+FIELDS = (*START, *OUTPUTS, *PREDICTED)
+STEPS_SHOWN = 4  # steps shown before the first mismatch
+SHOWN_BEFORE = (
     "priv", "n_root", "n_user_rm", "n_user_norm", "malware", "red_ports", "red_scanned", "ot_running", "ot_killable",
     "known_ips", "known_hosts", "known_subnets", "bline_idx", "m_exploited", "m_escalated", "decoys",
 )  # fmt: skip
@@ -49,22 +57,22 @@ CONTEXT = (
 
 @dataclass
 class Report:
-    """What was checked and what differed."""
+    """What was checked, and how often each field differed."""
 
     files: int = 0
     episodes: int = 0
     steps: int = 0
     mismatches: dict[str, int] = field(default_factory=lambda: dict.fromkeys(FIELDS, 0))
-    first: str | None = None  # everything about the first mismatch
+    first: str | None = None  # a text about the first mismatch
 
     @property
     def total(self) -> int:
-        """Steps (or resets) and fields that differ, all together."""
+        """The number of mismatches over all fields."""
         return sum(self.mismatches.values())
 
     @property
     def good(self) -> bool:
-        """Whether nothing differed."""
+        """Whether there is no mismatch."""
         return self.total == 0
 
     def __str__(self) -> str:
@@ -75,7 +83,7 @@ class Report:
 
 
 def verify(folder: Path | str) -> Report:
-    """Replay every trace below a folder."""
+    """Replay every trace below a folder and compare."""
     report = Report()
     traces = (read_trace(path) for path in find_traces(Path(folder)))
     for trace in traces:
@@ -85,23 +93,23 @@ def verify(folder: Path | str) -> Report:
 
 def _check(trace: Trace, report: Report) -> None:
     ours = replay(trace)
-    wrong = {name: _differs(name, trace, ours) for name in FIELDS}
+    differing = {name: _differs(name, trace, ours) for name in FIELDS}
     report.files += 1
     report.episodes += trace.episodes
     report.steps += trace.episodes * trace.steps
-    for name, where in wrong.items():
+    for name, where in differing.items():
         report.mismatches[name] += int(where.sum())
-    if report.first is None and any(where.any() for where in wrong.values()):
-        report.first = _explain(trace, ours, wrong)
+    if report.first is None and any(where.any() for where in differing.values()):
+        report.first = _explain(trace, ours, differing)
 
 
 def _differs(name: str, trace: Trace, ours: dict[str, NDArray[Any]]) -> NDArray[np.bool_]:
-    """Where a field is wrong: (episodes, steps), or (episodes, 1) for what a reset shows."""
+    """Where a field differs: (episodes, steps), or (episodes, 1) for an observation after reset."""
     theirs, mine = trace.arrays[name], ours[name]
     differs: NDArray[np.bool_]
-    if name in ALLOWED:  # ours is a set of bits, and NOBODY stands for the empty one
+    if name in PREDICTED_SETS:  # ours is a set of bits; a recorded NONE stands for the empty set
         allowed = (mine >> np.minimum(theirs, 62).astype(np.int64)) & 1 == 1
-        differs = (theirs != NOBODY) & ~allowed | (theirs == NOBODY) & (mine != 0)
+        differs = (theirs != NONE) & ~allowed | (theirs == NONE) & (mine != 0)
         return differs
     shape = (trace.episodes, 1) if name in START else (trace.episodes, trace.steps)
     differs = (theirs != mine).reshape(*shape, -1).any(axis=-1)
@@ -109,39 +117,46 @@ def _differs(name: str, trace: Trace, ours: dict[str, NDArray[Any]]) -> NDArray[
 
 
 def replay(trace: Trace) -> dict[str, NDArray[Any]]:
-    """Every field as our rules have it, in the shape of the trace; those in ALLOWED as sets of bits."""
+    """Every field as our rules compute it, in the shape of the trace; those in PREDICTED_SETS as sets of bits."""
     shape = (trace.episodes, trace.steps)
     ours = {name: np.zeros((trace.episodes, BITS), np.uint8) for name in START}
     ours |= {name: np.zeros((*shape, *rest), np.int64) for name, rest in OUTPUTS.items()}
     ours["reward"] = np.zeros(shape, trace.arrays["reward"].dtype)
-    ours |= {name: np.zeros(shape, np.int64) for name in INFERRED}
-    for t, (state, mind, inferred) in enumerate(walk(trace), -1):
+    ours |= {name: np.zeros(shape, np.int64) for name in PREDICTED}
+    for t, (state, red_state, predicted) in enumerate(replay_steps(trace), -1):
         if t < 0:
             for wrapper, name in enumerate(START):
                 _observe_all(state, wrapper, ours[name])
             continue
-        for i, name in enumerate(INFERRED):
-            ours[name][:, t] = inferred[:, i]
-        for name, read in READ.items():
-            ours[name][:, t] = read(state, mind, trace.red)
+        for i, name in enumerate(PREDICTED):
+            ours[name][:, t] = predicted[:, i]
+        for name, field_name in FROM_STATE.items():
+            ours[name][:, t] = state[field_name]
+        for name, field_name in FROM_RED_STATE.items():
+            ours[name][:, t] = red_state[field_name]
+        for name, compute in COMPUTED.items():
+            ours[name][:, t] = compute(state, red_state, trace.red)
     return ours
 
 
-def walk(trace: Trace) -> Iterator[tuple[NDArray[Any], NDArray[Any], NDArray[np.int64]]]:
-    """All episodes at once, step by step, first where they start: states, red's minds, and what is inferred."""
-    state, mind = np.zeros(trace.episodes, STATE), np.zeros(trace.episodes, MIND)
-    _start_all(state, mind, _entries(trace))
+def replay_steps(trace: Trace) -> Iterator[tuple[NDArray[Any], NDArray[Any], NDArray[np.int64]]]:
+    """Replay all episodes at once: yields states, red states and predictions at the start and after each step.
+
+    The three arrays are the same objects each time, updated in place.
+    """
+    state, red_state = np.zeros(trace.episodes, STATE), np.zeros(trace.episodes, RED_STATE)
+    _start_all(state, red_state, _entries(trace))
     inputs = np.stack([trace.arrays[name].astype(np.int64) for name in INPUTS], axis=-1)
-    inferred = np.zeros((trace.episodes, len(INFERRED)), np.int64)
-    yield state, mind, inferred
+    predicted = np.zeros((trace.episodes, len(PREDICTED)), np.int64)
+    yield state, red_state, predicted
     for t in range(trace.steps):
-        inferred[:] = 0
-        _replay_step(state, mind, inputs[:, t], trace.red, trace.leaderboard, inferred)
-        yield state, mind, inferred
+        predicted[:] = 0
+        _replay_step(state, red_state, inputs[:, t], trace.red, trace.leaderboard, predicted)
+        yield state, red_state, predicted
 
 
 def _entries(trace: Trace) -> NDArray[np.int64]:
-    """The user host B_line drew in each episode: the target of its first scan."""
+    """The user host through which B_line entered in each episode: the target of its first scan."""
     scans = trace.arrays["red_action"] == SCAN
     first = trace.arrays["red_target"][np.arange(trace.episodes), scans.argmax(axis=1)].astype(np.int64)
     entries: NDArray[np.int64] = np.clip(first, FIRST_ENTRY, FIRST_ENTRY + ENTRIES - 1)
@@ -154,47 +169,33 @@ def _observed(state: NDArray[Any], wrapper: int) -> NDArray[np.uint8]:
     return out
 
 
-def _privilege(state: NDArray[Any]) -> Any:
-    user = (state["removable"] > 0) | (state["pinned"] > 0)
-    return np.where(state["root"] > 0, 2, np.where(user, 1, 0))
-
-
-READ: dict[str, Callable[[Any, Any, int], Any]] = {
+FROM_STATE = {  # recorded fields that are fields of our state
+    "blue_success": "blue_success", "red_success": "red_success",
+    "n_root": "root", "n_user_rm": "removable", "n_user_norm": "pinned", "decoys": "decoys", "malware": "malware",
+    "ot_running": "service_up", "ot_killable": "service_stoppable", "ot_known": "service_known",
+    "red_ports": "known_ports", "red_scanned": "scanned",
+    "known_ips": "addresses", "known_hosts": "hostnames", "known_subnets": "subnets",
+}  # fmt: skip
+FROM_RED_STATE = {  # recorded fields that are fields of our red state
+    "m_scanned_subnets": "swept", "m_scanned_ips": "probed", "m_exploited": "exploited", "m_escalated": "escalated",
+}  # fmt: skip
+COMPUTED: dict[str, Callable[[Any, Any, int], Any]] = {  # the others, from state, red state and red agent
     "obs": lambda s, m, red: _observed(s, CHALLENGE),
     "obs2": lambda s, m, red: _observed(s, CHALLENGE2),
     "reward": lambda s, m, red: 0.0 - s["cost"] / 10.0,
-    "done": lambda s, m, red: 0,  # the game has no end of its own; steps only cut it off
-    "blue_success": lambda s, m, red: s["blue_success"],
-    "red_success": lambda s, m, red: s["red_success"],
-    "green_success": lambda s, m, red: np.where(s["green_target"] == NOBODY, UNKNOWN, SUCCEEDED),
+    "done": lambda s, m, red: 0,  # the original never ends an episode; the number of steps only truncates it
+    "green_success": lambda s, m, red: np.where(s["green_target"] == NONE, UNKNOWN, SUCCEEDED),
     "impact_ok": lambda s, m, red: (s["red"] == IMPACT) & (s["red_success"] == SUCCEEDED),
-    "priv": lambda s, m, red: _privilege(s),
-    "n_root": lambda s, m, red: s["root"],
-    "n_user_rm": lambda s, m, red: s["removable"],
-    "n_user_norm": lambda s, m, red: s["pinned"],
-    "decoys": lambda s, m, red: s["decoys"],
-    "malware": lambda s, m, red: s["malware"],
-    "ot_running": lambda s, m, red: s["service_up"],
-    "ot_killable": lambda s, m, red: s["service_stoppable"],
-    "ot_known": lambda s, m, red: s["service_known"],
-    "red_ports": lambda s, m, red: s["known_ports"],
-    "red_scanned": lambda s, m, red: s["scanned"],
-    "known_ips": lambda s, m, red: s["addresses"],
-    "known_hosts": lambda s, m, red: s["hostnames"],
-    "known_subnets": lambda s, m, red: s["subnets"],
-    "bline_idx": lambda s, m, red: m["counter"] if red == B_LINE else NOBODY,
-    "m_scanned_subnets": lambda s, m, red: m["swept"],
-    "m_scanned_ips": lambda s, m, red: m["probed"],
-    "m_exploited": lambda s, m, red: m["exploited"],
-    "m_escalated": lambda s, m, red: m["escalated"],
+    "priv": lambda s, m, red: privilege(s),
+    "bline_idx": lambda s, m, red: m["counter"] if red == B_LINE else NONE,
 }
 
 
 @kernel
-def _start_all(state: Any, mind: Any, entries: Any) -> None:
+def _start_all(state: Any, red_state: Any, entries: Any) -> None:
     for w in range(len(state)):
         start(state[w])
-        clear_mind(mind[w], entries[w])
+        reset_red(red_state[w], entries[w])
 
 
 @kernel
@@ -204,68 +205,68 @@ def _observe_all(state: Any, wrapper: int, out: Any) -> None:
 
 
 @kernel
-def _replay_step(state: Any, mind: Any, inputs: Any, agent: int, leaderboard: bool, inferred: Any) -> None:
-    """One recorded step of every episode; `inferred` says what red and the dice could have done."""
+def _replay_step(state: Any, red_state: Any, inputs: Any, agent: int, leaderboard: bool, predicted: Any) -> None:
+    """Play one recorded step of every episode; `predicted` receives what red and the random draws could have been."""
     for w in range(len(state)):
-        s, m = state[w], mind[w]
+        s, m = state[w], red_state[w]
         blue, red, target, exploit, detect, position, sessions, green = inputs[w, :8]
-        action, candidates = consider(agent, m, s)
-        commit(agent, m, red, target)
+        action, candidates = next_action(agent, m, s)
+        record_choice(agent, m, red, target)
         options = 0
         if red == EXPLOIT and s.scanned[target]:
             options = max(OPTIONS[s.known_ports[target]], 1 << NO_EXPLOIT)
-            exploit = NO_EXPLOIT if exploit == NOBODY else exploit  # a mismatch, but not one to crash on
+            exploit = NO_EXPLOIT if exploit == NONE else exploit  # a mismatch, but the replay must not fail here
         had_root = red == ESCALATE and s.root[target] != 0
         session = min((position + 0.5) / sessions, 0.99) if sessions else 0.0
-        transition(s, Orders(blue, green, red, target), Draws(exploit, detect == 1, session), leaderboard)
+        transition(s, TurnActions(blue, green, red, target), Draws(exploit, detect == 1, session), leaderboard)
         shell = red == EXPLOIT and s.red_success == SUCCEEDED and exploit != BRUTE_FORCE
-        inferred[w, 0] = action
-        inferred[w, 1] = candidates
-        inferred[w, 2] = options
-        inferred[w, 3] = 0b11 if shell else 0
+        predicted[w, 0] = action
+        predicted[w, 1] = candidates
+        predicted[w, 2] = options
+        predicted[w, 3] = 0b11 if shell else 0
         if red == ESCALATE and s.red_success == SUCCEEDED and not had_root:
-            inferred[w, 4] = 1 + s.removable[target] + s.pinned[target]
+            predicted[w, 4] = 1 + s.removable[target] + s.pinned[target]
 
 
-def _explain(trace: Trace, ours: dict[str, NDArray[Any]], wrong: dict[str, NDArray[np.bool_]]) -> str:
-    """Everything needed to understand the first mismatch of a file."""
+def _explain(trace: Trace, ours: dict[str, NDArray[Any]], differing: dict[str, NDArray[np.bool_]]) -> str:
+    """A text with everything that helps to understand the first mismatch of a file."""
     for name in START:
-        if wrong[name].any():
+        if differing[name].any():
             return f"first mismatch: {trace.path}: {name}, the observation after reset, is not all zero"
-    steps = np.logical_or.reduce([where for name, where in wrong.items() if name not in START])
+    steps = np.logical_or.reduce([where for name, where in differing.items() if name not in START])
     episode, step = np.argwhere(steps)[0].tolist()
     seed = "" if trace.seeds is None else f" (seed {trace.seeds[episode]})"
     rules = "leaderboard" if trace.leaderboard else "head"
     lines = [
         f"first mismatch: {trace.path}, episode {episode}{seed}, step {step + 1}",
         f"  red {AGENTS[trace.red]}, blue {trace.blue}, green {trace.green}, rules {rules}",
-        *(f"  step {t + 1}: {_deeds(trace, episode, t)}" for t in range(max(0, step - BEFORE), step + 1)),
+        *(f"  step {t + 1}: {_step_text(trace, episode, t)}" for t in range(max(0, step - STEPS_SHOWN), step + 1)),
     ]
-    for name in [name for name in FIELDS if name not in START and wrong[name][episode, step]]:
+    for name in [name for name in FIELDS if name not in START and differing[name][episode, step]]:
         lines += _difference(name, trace.arrays[name][episode, step], ours[name][episode, step])
     if step:
         lines.append("  recorded before the step, hosts in order " + " ".join(NAMES))
-        lines += [f"    {name:12s} {trace.arrays[name][episode, step - 1].tolist()}" for name in CONTEXT]
+        lines += [f"    {name:12s} {trace.arrays[name][episode, step - 1].tolist()}" for name in SHOWN_BEFORE]
     return "\n".join(lines)
 
 
-def _deeds(trace: Trace, episode: int, step: int) -> str:
-    """What everybody did in a recorded step, and how the dice fell."""
+def _step_text(trace: Trace, episode: int, step: int) -> str:
+    """The actions and random outcomes of a recorded step, as text."""
     get = {name: int(trace.arrays[name][episode, step]) for name in INPUTS}
     red, target = get["red_action"], get["red_target"]
     names: tuple[str, ...] = SUBNETS if red == SWEEP else NAMES
-    where = f" {names[target]}" if target != NOBODY else ""
-    how = f" by {EXPLOITS[get['exploit'] - 1].name}" if 0 < get["exploit"] < NOBODY else ""
+    where = f" {names[target]}" if target != NONE else ""
+    how = f" by {EXPLOITS[get['exploit'] - 1].name}" if 0 < get["exploit"] < NONE else ""
     noticed = {0: ", unnoticed", 1: ", noticed"}.get(get["detect"], "")
-    green = f"; green scans {NAMES[get['green_target']]}" if get["green_target"] != NOBODY else ""
+    green = f"; green scans {NAMES[get['green_target']]}" if get["green_target"] != NONE else ""
     reward = trace.arrays["reward"][episode, step]
     return f"blue {action_name(get['blue_action'])}{green}; red {RED_VERBS[red]}{where}{how}{noticed}; reward {reward}"
 
 
 def _difference(name: str, recorded: Any, ours: Any) -> list[str]:
-    if name in ALLOWED:
+    if name in PREDICTED_SETS:
         allowed = [bit for bit in range(16) if int(ours) >> bit & 1]
-        return [f"    {name}: recorded {recorded}, possible {allowed or [NOBODY]}"]
+        return [f"    {name}: recorded {recorded}, possible {allowed or [NONE]}"]
     if np.ndim(recorded) == 0:
         return [f"    {name}: recorded {recorded}, ours {ours}"]
     lines = []

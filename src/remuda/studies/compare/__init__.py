@@ -1,1 +1,1 @@
-"""Which engine should I use here? Measured, explained, and predicted for other machines."""
+"""`remuda compare`: measures which engine to use on this machine, and predicts it for other machines."""

@@ -1,4 +1,4 @@
-"""Which engine should I use here? Measured, explained, and predicted for other machines."""
+"""Measures one plan on several engines, recommends one, and predicts the rates on other machines."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from remuda.core.machine import machine
 from remuda.core.plan import Plan
 from remuda.engines.table import ENGINES
 from remuda.runs.settings import make_plan, spec_of
-from remuda.studies.compare.advise import advise
 from remuda.studies.compare.measure import VariantMeasurements, measure, variants
 from remuda.studies.compare.page import Comparison, Prediction
-from remuda.studies.compare.simulate import TurnTimes, ideal, predict, probe
+from remuda.studies.compare.recommend import recommend
+from remuda.studies.compare.simulate import ideal_rate, predict
+from remuda.studies.compare.turn_times import TurnTimes, measure_turns
 
-LEAST_WORLDS = 16
+MIN_WORLDS = 16
 
 
 def compare(
@@ -28,62 +29,62 @@ def compare(
     with_ideal: bool = False,
     cores: Sequence[int] = (),
     command: str = "",
-    tell: Callable[[str], None] = lambda text: None,
+    on_message: Callable[[str], None] = lambda text: None,
 ) -> Comparison:
-    """Measure one plan on several engines; unless it says how many worlds it has, there is one for every worker."""
+    """Measure one plan on several engines; unless the settings give `worlds`, there is at least one per worker."""
     wanted = variants(engines, n_workers)
-    plan = make_plan({"worlds": max(LEAST_WORLDS, *n_workers), **settings})
+    plan = make_plan({"worlds": max(MIN_WORLDS, *n_workers), **settings})
     spec = spec_of(plan)
-    figures = measure(plan, wanted, seconds, repeats, tell)
-    turns = probe(plan) if with_ideal or cores else None
-    measured = [own for own in figures if own.trials]
+    measurements = measure(plan, wanted, seconds, repeats, on_message)
+    turns = measure_turns(plan) if with_ideal or cores else None
+    measured = [one for one in measurements if one.trials]
     return Comparison(
         title=f"{plan.game}, {spec.agents} {'agent' if spec.agents == 1 else 'agents'}, {plan.worlds} worlds",
         machine=machine(),
         command=command,
-        figures=figures,
-        advice=advise(figures),
-        ideal=ideal(plan, turns, figures, cores_here()) if with_ideal and turns and measured else None,
-        here=cores_here(),
+        measurements=measurements,
+        recommendations=recommend(measurements),
+        ideal=ideal_rate(plan, turns, measurements, cores_here()) if with_ideal and turns and measured else None,
+        cores_here=cores_here(),
         predictions=_predictions(plan, spec, turns, measured, cores) if turns and cores else (),
-        foreseen=_foreseen(plan, spec, turns, measured) if turns and cores else (),
+        predictions_here=_predictions_here(plan, spec, turns, measured) if turns and cores else (),
     )
 
 
-def _foreseen(
+def _predictions_here(
     plan: Plan, spec: GameSpec, turns: TurnTimes, measured: Sequence[VariantMeasurements]
 ) -> list[Prediction]:
-    """What was measured, predicted."""
+    """Predictions for this machine of every variant that was measured, to show how far off predictions are."""
     here = cores_here()
     return [
         Prediction(
-            own.variant.engine, own.variant.workers, here, predict(plan, spec, turns, own, own.variant.workers, here)
+            one.variant.engine, one.variant.workers, here, predict(plan, spec, turns, one, one.variant.workers, here)
         )
-        for own in measured
+        for one in measured
     ]
 
 
 def _predictions(
     plan: Plan, spec: GameSpec, turns: TurnTimes, measured: Sequence[VariantMeasurements], cores: Sequence[int]
 ) -> list[Prediction]:
-    """Every engine on every machine, with as many workers as suit it best there."""
+    """Every engine with every number of cores, each with the number of workers that is best there."""
     result = []
-    for engine in dict.fromkeys(own.variant.engine for own in measured):
-        own = [figures for figures in measured if figures.variant.engine == engine]
+    for engine in dict.fromkeys(one.variant.engine for one in measured):
+        of_engine = [one for one in measured if one.variant.engine == engine]
         for count in sorted({cores_here(), *cores}):
             rates = []
-            for workers in _staffs(engine, [figures.variant.workers for figures in own], count):
-                nearest = min(own, key=lambda figures: abs(figures.variant.workers - workers))
+            for workers in _worker_counts(engine, [one.variant.workers for one in of_engine], count):
+                nearest = min(of_engine, key=lambda one: abs(one.variant.workers - workers))
                 rates.append((predict(plan, spec, turns, nearest, workers, count), workers))
             rate, workers = max(rates)
             result.append(Prediction(engine, workers, count, rate))
     return result
 
 
-def _staffs(engine: str, tried: Sequence[int], cores: int) -> list[int]:
-    """Numbers of workers somebody with so many cores would think of."""
+def _worker_counts(engine: str, measured: Sequence[int], cores: int) -> list[int]:
+    """The numbers of workers to simulate on so many cores."""
     if engine == "sequential":
         return [1]
     if not ENGINES[engine].has_workers:
         return [cores]
-    return sorted({*tried, cores, max(1, cores // 4)})
+    return sorted({*measured, cores, max(1, cores // 4)})

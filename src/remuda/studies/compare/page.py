@@ -1,4 +1,4 @@
-"""A comparison for people: a table in the terminal, and a page with pictures that needs nothing but itself."""
+"""Shows a comparison: tables in the terminal, JSON, and a web page in one file."""
 
 from __future__ import annotations
 
@@ -10,36 +10,36 @@ from typing import Any
 from rich.table import Table
 
 from remuda.engines.table import ENGINES
-from remuda.studies.compare.advise import Advice, time_for
 from remuda.studies.compare.measure import VariantMeasurements
+from remuda.studies.compare.recommend import Recommendation, time_for
 from remuda.studies.html import BLUE, GREEN, GREY, INK, ORANGE, RED, figure, note, page, svg, table
 
 COLUMNS = (
     "engine", "episodes/s", "agent-steps/s", "100,000 episodes", "× sequential", "per worker", "memory",
     "collect · learn · move · wait", "lag", "first round", "needs",
 )  # fmt: skip
-MANY = 100_000
+EPISODES_SHOWN = 100_000
 COLOURS = {"collecting": BLUE, "learning": ORANGE, "moving data": "#9b59b6", "waiting": GREY}
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Everything there is to show."""
+    """All measurements, recommendations and predictions."""
 
     title: str
     machine: str
     command: str
-    figures: Sequence[VariantMeasurements]
-    advice: Sequence[Advice]
+    measurements: Sequence[VariantMeasurements]
+    recommendations: Sequence[Recommendation]
     ideal: float | None = None  # episodes per second
-    here: int = 1  # cores
+    cores_here: int = 1
     predictions: Sequence[Prediction] = ()
-    foreseen: Sequence[Prediction] = ()  # for this machine, of what was measured
+    predictions_here: Sequence[Prediction] = ()  # for this machine, of every variant that was measured
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """An engine on a machine we do not have (or on ours, for comparison)."""
+    """The predicted rate of an engine on another machine, or on this one to check the prediction."""
 
     engine: str
     workers: int
@@ -47,117 +47,118 @@ class Prediction:
     episodes_per_s: float
 
 
-def as_json(shown: Comparison) -> dict[str, Any]:
-    """Every figure, measured and predicted."""
+def as_json(comparison: Comparison) -> dict[str, Any]:
+    """All measurements and predictions."""
     return {
-        "title": shown.title, "machine": shown.machine, "command": shown.command,
+        "title": comparison.title, "machine": comparison.machine, "command": comparison.command,
         "measured": [
             {
-                "engine": own.variant.engine, "n_workers": own.variant.workers, "problem": own.problem or None,
-                "episodes_per_s": own.rate if own.trials else None, "spread": own.spread if own.trials else None,
-                "too_wide": own.wide if own.trials else None, "shares": own.shares() if own.trials else None,
-                "trials": [vars(trial) for trial in own.trials],
+                "engine": one.variant.engine, "n_workers": one.variant.workers, "problem": one.problem or None,
+                "episodes_per_s": one.rate if one.trials else None, "spread": one.spread if one.trials else None,
+                "too_wide": one.wide if one.trials else None, "shares": one.shares() if one.trials else None,
+                "trials": [vars(trial) for trial in one.trials],
             }
-            for own in shown.figures
+            for one in comparison.measurements
         ],
-        "advice": [vars(line) for line in shown.advice],
-        "ideal_episodes_per_s": shown.ideal,
-        "predicted": [vars(one) for one in shown.predictions],
-        "predicted_here": [vars(one) for one in shown.foreseen],
+        "advice": [vars(line) for line in comparison.recommendations],
+        "ideal_episodes_per_s": comparison.ideal,
+        "predicted": [vars(one) for one in comparison.predictions],
+        "predicted_here": [vars(one) for one in comparison.predictions_here],
     }  # fmt: skip
 
 
-def row(own: VariantMeasurements, alone: VariantMeasurements | None) -> list[str]:
+def row(measured: VariantMeasurements, sequential: VariantMeasurements | None) -> list[str]:
     """A variant as a line of the table."""
-    if own.problem:
-        return [own.variant.name, own.problem, *[""] * (len(COLUMNS) - 2)]
-    low, high = own.spread
-    speed_up = own.rate / alone.rate if alone is not None else None
-    shares = own.shares().values()
+    name = measured.variant.name
+    if measured.problem:
+        return [name, measured.problem, *[""] * (len(COLUMNS) - 2)]
+    low, high = measured.spread
+    speed_up = measured.rate / sequential.rate if sequential is not None else None
+    shares = measured.shares().values()
     return [
-        own.variant.name,
-        f"{own.rate:,.1f} ({low:,.1f} to {high:,.1f}{', too wide to tell' if own.wide else ''})",
-        f"{own.median('agent_steps_per_s'):,.0f}",
-        duration(time_for(own, MANY)),
+        name,
+        f"{measured.rate:,.1f} ({low:,.1f} to {high:,.1f}{', too wide to tell' if measured.wide else ''})",
+        f"{measured.median('agent_steps_per_s'):,.0f}",
+        duration(time_for(measured, EPISODES_SHOWN)),
         "" if speed_up is None else f"{speed_up:.2f}",
-        "" if speed_up is None else f"{speed_up / own.variant.workers:.2f}",
-        f"{own.median('peak_bytes') / 2**20:,.0f} MiB",
+        "" if speed_up is None else f"{speed_up / measured.variant.workers:.2f}",
+        f"{measured.median('peak_bytes') / 2**20:,.0f} MiB",
         " · ".join(f"{share:.0%}" for share in shares),
-        f"{own.median('lag_mean'):.1f} (max {own.median('lag_max'):.0f})",
-        f"{own.median('cold_start_s'):.1f} s",
-        f"remuda[{extra}]" if (extra := ENGINES[own.variant.engine].extra) else "",
+        f"{measured.median('lag_mean'):.1f} (max {measured.median('lag_max'):.0f})",
+        f"{measured.median('cold_start_s'):.1f} s",
+        f"remuda[{extra}]" if (extra := ENGINES[measured.variant.engine].extra) else "",
     ]
 
 
 def duration(seconds: float) -> str:
-    """In the unit a person would use."""
+    """Seconds as text, in the unit a person would use."""
     for size, unit in ((86400, "days"), (3600, "h"), (60, "min")):
         if seconds >= 2 * size:
             return f"{seconds / size:,.1f} {unit}"
     return f"{seconds:,.0f} s"
 
 
-def _alone(figures: Sequence[VariantMeasurements]) -> VariantMeasurements | None:
-    return next((own for own in figures if own.variant.engine == "sequential" and own.trials), None)
+def _sequential(measurements: Sequence[VariantMeasurements]) -> VariantMeasurements | None:
+    return next((one for one in measurements if one.variant.engine == "sequential" and one.trials), None)
 
 
-def tables(shown: Comparison) -> list[Table]:
-    """For the terminal."""
-    measured = Table(*COLUMNS, title=f"{shown.title}, measured")
-    for own in shown.figures:
-        measured.add_row(*row(own, _alone(shown.figures)))
-    advice = Table("for", "use", "because")
-    for line in shown.advice:
-        advice.add_row(line.situation, line.use, line.reason)
-    result = [measured, advice]
-    if shown.predictions:
-        cores = sorted({one.cores for one in shown.predictions})
+def tables(comparison: Comparison) -> list[Table]:
+    """The tables for the terminal."""
+    measured = Table(*COLUMNS, title=f"{comparison.title}, measured")
+    for one in comparison.measurements:
+        measured.add_row(*row(one, _sequential(comparison.measurements)))
+    recommended = Table("for", "use", "because")
+    for line in comparison.recommendations:
+        recommended.add_row(line.situation, line.use, line.reason)
+    result = [measured, recommended]
+    if comparison.predictions:
+        cores = sorted({one.cores for one in comparison.predictions})
         predicted = Table("engine", *(f"{n} cores" for n in cores), title="predicted, episodes/s (workers)")
-        for engine in dict.fromkeys(one.engine for one in shown.predictions):
-            by_cores = {one.cores: one for one in shown.predictions if one.engine == engine}
+        for engine in dict.fromkeys(one.engine for one in comparison.predictions):
+            by_cores = {one.cores: one for one in comparison.predictions if one.engine == engine}
             cells = [f"{by_cores[n].episodes_per_s:,.1f} ({by_cores[n].workers})" for n in cores]
             predicted.add_row(engine, *cells)
         result.append(predicted)
     return result
 
 
-def html(shown: Comparison) -> str:
+def html(comparison: Comparison) -> str:
     """The page."""
-    measured = [own for own in shown.figures if own.trials]
+    measured = [one for one in comparison.measurements if one.trials]
     parts = [
-        f"<h1>{escape(shown.title)}: which engine?</h1>",
-        f"<p>{escape(shown.machine)}<br><code>{escape(shown.command)}</code></p>",
+        f"<h1>{escape(comparison.title)}: which engine?</h1>",
+        f"<p>{escape(comparison.machine)}<br><code>{escape(comparison.command)}</code></p>",
         "<h2>Recommended here</h2>",
-        table(("for", "use", "because"), [[a.situation, a.use, a.reason] for a in shown.advice], "words"),
+        table(("for", "use", "because"), [[a.situation, a.use, a.reason] for a in comparison.recommendations], "words"),
         "<h2>Measured</h2>",
         note(
-            "Every figure in this part was measured on this machine: medians, and the slowest and the fastest repeat. "
-            "The share of time is that of all cores. “Per worker” is the speed-up over sequential divided by the "
-            "workers. Memory is that of all processes together, what they share counted once. “First round” is the "
-            "cold start: from the command to the first round learned; it is part of “100,000 episodes”."
+            "Everything in this part was measured on this machine: medians, and the slowest and the fastest repeat. "
+            "Shares are of the time of all cores. “Per worker” is the speed-up over sequential divided by the number "
+            "of workers. Memory is that of all processes together; shared memory is counted once. “First round” is "
+            "the cold start, from the command to the first learned round; “100,000 episodes” includes it."
         ),
-        table(COLUMNS, [row(own, _alone(shown.figures)) for own in shown.figures], ""),
+        table(COLUMNS, [row(one, _sequential(comparison.measurements)) for one in comparison.measurements], ""),
     ]
     if measured:
-        parts += [_rates(shown, measured), _shares(measured), _memory(measured)]
-    if shown.predictions:
-        parts += _predicted(shown)
-    return page(f"{shown.title}: which engine?", parts)
+        parts += [_rates(comparison, measured), _shares(measured), _memory(measured)]
+    if comparison.predictions:
+        parts += _predicted_part(comparison)
+    return page(f"{comparison.title}: which engine?", parts)
 
 
 def _bars(measured: Sequence[VariantMeasurements]) -> tuple[Any, Any, list[str]]:
-    names = [own.variant.name for own in measured]
+    names = [one.variant.name for one in measured]
     drawn, axes = figure(0.9 + 0.32 * len(names))
     axes.invert_yaxis()
     return drawn, axes, names
 
 
-def _rates(shown: Comparison, measured: Sequence[VariantMeasurements]) -> str:
+def _rates(comparison: Comparison, measured: Sequence[VariantMeasurements]) -> str:
     drawn, axes, names = _bars(measured)
-    errors = [[own.rate - own.spread[0] for own in measured], [own.spread[1] - own.rate for own in measured]]
-    axes.barh(names, [own.rate for own in measured], xerr=errors, color=BLUE, ecolor=INK, capsize=3)
-    if shown.ideal is not None:
-        axes.axvline(shown.ideal, color=RED, linestyle="--", label=f"ideal machine: {shown.ideal:,.0f}")
+    errors = [[one.rate - one.spread[0] for one in measured], [one.spread[1] - one.rate for one in measured]]
+    axes.barh(names, [one.rate for one in measured], xerr=errors, color=BLUE, ecolor=INK, capsize=3)
+    if comparison.ideal is not None:
+        axes.axvline(comparison.ideal, color=RED, linestyle="--", label=f"ideal machine: {comparison.ideal:,.0f}")
         axes.legend(loc="lower right")
     axes.set_xlabel("episodes per second (bar: median, line: slowest to fastest repeat)")
     return svg(drawn)
@@ -167,7 +168,7 @@ def _shares(measured: Sequence[VariantMeasurements]) -> str:
     drawn, axes, names = _bars(measured)
     left = [0.0] * len(measured)
     for part, colour in COLOURS.items():
-        widths = [100 * own.shares()[part] for own in measured]
+        widths = [100 * one.shares()[part] for one in measured]
         axes.barh(names, widths, left=left, color=colour, label=part)
         left = [a + b for a, b in zip(left, widths, strict=True)]
     axes.set_xlabel("% of the time of all cores")
@@ -177,21 +178,23 @@ def _shares(measured: Sequence[VariantMeasurements]) -> str:
 
 def _memory(measured: Sequence[VariantMeasurements]) -> str:
     drawn, axes, names = _bars(measured)
-    axes.barh(names, [own.median("peak_bytes") / 2**20 for own in measured], color=GREEN)
+    axes.barh(names, [one.median("peak_bytes") / 2**20 for one in measured], color=GREEN)
     axes.set_xlabel("peak memory of all processes, MiB")
     return svg(drawn)
 
 
-def _predicted(shown: Comparison) -> list[str]:
+def _predicted_part(comparison: Comparison) -> list[str]:
     drawn, axes = figure(4.5)
-    for engine in dict.fromkeys(one.engine for one in shown.predictions):
-        own = sorted((one.cores, one.episodes_per_s) for one in shown.predictions if one.engine == engine)
-        (line,) = axes.plot(*zip(*own, strict=True), marker="o", markersize=4, linestyle="--", label=engine)
-        best = max((f.rate for f in shown.figures if f.variant.engine == engine and f.trials), default=None)
+    for engine in dict.fromkeys(one.engine for one in comparison.predictions):
+        points = sorted((one.cores, one.episodes_per_s) for one in comparison.predictions if one.engine == engine)
+        (line,) = axes.plot(*zip(*points, strict=True), marker="o", markersize=4, linestyle="--", label=engine)
+        best = max((f.rate for f in comparison.measurements if f.variant.engine == engine and f.trials), default=None)
         if best is not None:
-            axes.plot(shown.here, best, marker="D", markersize=8, color=line.get_color(), markeredgecolor="black")
+            axes.plot(
+                comparison.cores_here, best, marker="D", markersize=8, color=line.get_color(), markeredgecolor="black"
+            )
     axes.set(xscale="log", yscale="log", xlabel="cores", ylabel="episodes per second")
-    counts = sorted({one.cores for one in shown.predictions})
+    counts = sorted({one.cores for one in comparison.predictions})
     axes.set_xticks(counts, [str(count) for count in counts])
     axes.minorticks_off()
     axes.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1.0, 1.0))
@@ -201,15 +204,15 @@ def _predicted(shown: Comparison) -> list[str]:
             str(one.cores),
             str(one.workers),
             f"{one.episodes_per_s:,.1f}",
-            duration(MANY / one.episodes_per_s),
+            duration(EPISODES_SHOWN / one.episodes_per_s),
         ]
-        for one in shown.predictions
+        for one in comparison.predictions
     ]
     head = ("engine", "cores", "workers", "episodes/s", "100,000 episodes")
-    seen = {(own.variant.engine, own.variant.workers): own for own in shown.figures}
+    by_variant = {(one.variant.engine, one.variant.workers): one for one in comparison.measurements}
     here = []
-    for one in shown.foreseen:
-        found = seen[one.engine, one.workers]
+    for one in comparison.predictions_here:
+        found = by_variant[one.engine, one.workers]
         low, high = found.spread
         measured = f"{found.rate:,.1f} ({low:,.1f} to {high:,.1f})"
         ratio = f"{one.episodes_per_s / found.rate:.2f}"
@@ -217,13 +220,13 @@ def _predicted(shown: Comparison) -> list[str]:
     return [
         "<h2>Predicted for other machines</h2>",
         note(
-            "Nothing in this part was measured, except the diamonds: each engine’s schedule was simulated with the "
-            "times measured here, on cores like these. Memory bandwidth, and whatever else cores share, is not in it; "
-            "nor is a network between machines."
+            "Nothing in this part was measured, except the diamonds. Each engine’s schedule was simulated with the "
+            "times measured here, on cores like these. The simulation ignores memory bandwidth, other resources that "
+            "cores share, and the network between machines."
         ),
         svg(drawn),
         table(head, rows, "predicted"),
         "<h2>How far off such predictions are</h2>",
-        note("The same simulation for this machine, beside what was measured on it."),
+        note("The same simulation for this machine, compared with the measurements."),
         table(("engine", "predicted", "measured", "ratio"), here, ""),
     ]

@@ -1,1 +1,1 @@
-"""Which order should a CAGE 2 defender repair in? A search over workflows, trial by trial."""
+"""`remuda search`: finds the order of repair (workflow) under which a trained CAGE 2 defender does best."""

@@ -1,7 +1,8 @@
-"""What a Gaussian process believes about orders that were not tried, from those that were.
+"""A Gaussian process over orders: predicts the returns of untried orders from those of tried ones.
 
-The kernel is exp(-c · d) with d Kendall's distance between orders (Mallows' kernel): an order is ten numbers, one for
-each pair of types, whose squared Euclidean distance is 4 d, so it is the squared-exponential kernel on those.
+The kernel is exp(-c · d) with d Kendall's distance between orders (Mallows' kernel). An order is represented by ten
+numbers, one per pair of host types. The squared Euclidean distance of these is 4 d, so this is the squared-exponential
+kernel on them.
 """
 
 from __future__ import annotations
@@ -15,54 +16,54 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remuda.core.errors import ConfigError
-from remuda.games.cage2.workflow import pairs
+from remuda.games.cage2.workflow import pair_features
 from remuda.studies.workflows.options import TrialResult
 
-LEAST = 2
-"""Returns that must have been reported before anything is believed."""
+MIN_RETURNS = 2
+"""How many orders must have passed before a posterior is computed."""
 
 
 @dataclass(frozen=True)
-class Belief:
-    """The expected return of every order and how far off it may be, in the order asked for."""
+class Posterior:
+    """Mean and standard deviation of the return of every order asked for."""
 
-    mean: NDArray[np.float64]
-    std: NDArray[np.float64]
-    spread: float  # of the returns it comes from
-
-
-def reported(outcomes: Sequence[TrialResult]) -> dict[str, TrialResult]:
-    """The last outcome that passed of every order: what its longest training came to."""
-    return {own.trial.workflow: own for own in outcomes if own.passed}
+    mean: NDArray[np.float64]  # (orders,)
+    std: NDArray[np.float64]  # (orders,)
+    spread: float  # the standard deviation of the returns it was fitted to
 
 
-def believe(orders: Sequence[str], outcomes: Sequence[TrialResult], foothold_counts: bool) -> Belief | None:
-    """The posterior over `orders`; None as long as too little is known."""
-    known = list(reported(outcomes).values())
-    if len(known) < LEAST:
+def last_passed(results: Sequence[TrialResult]) -> dict[str, TrialResult]:
+    """For every order, the last result that passed: that of its longest training."""
+    return {result.trial.workflow: result for result in results if result.passed}
+
+
+def fit_posterior(orders: Sequence[str], results: Sequence[TrialResult], foothold_counts: bool) -> Posterior | None:
+    """The posterior over `orders`; None if fewer than MIN_RETURNS orders have passed."""
+    known = list(last_passed(results).values())
+    if len(known) < MIN_RETURNS:
         return None
-    returns = np.array([own.env_return for own in known])
+    returns = np.array([result.env_return for result in known])
     centre, spread = returns.mean(), max(float(returns.std()), 1e-6)
-    noise = np.array([own.env_return_se for own in known]) / spread
-    process = _process(noise**2 + 1e-6)
+    noise = np.array([result.env_return_se for result in known]) / spread
+    process = _make_process(noise**2 + 1e-6)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a length at the edge of what is thought possible is no surprise
-        process.fit(_points([own.trial.workflow for own in known], foothold_counts), (returns - centre) / spread)
-        mean, std = process.predict(_points(orders, foothold_counts), return_std=True)
-    return Belief(centre + spread * mean, spread * std, spread)
+        warnings.simplefilter("ignore")  # scikit-learn warns if a length scale ends at a bound, which is fine here
+        process.fit(
+            _features([result.trial.workflow for result in known], foothold_counts), (returns - centre) / spread
+        )
+        mean, std = process.predict(_features(orders, foothold_counts), return_std=True)
+    return Posterior(centre + spread * mean, spread * std, spread)
 
 
-def _process(noise: NDArray[np.float64]) -> Any:
-    kernels, process = require_library()
-    kernel = kernels.ConstantKernel(1.0, (0.2, 5.0)) * kernels.RBF(4.0, (1.5, 20.0)) + kernels.WhiteKernel(
-        0.05,
-        (1e-3, 0.5),  # how lucky a training was
-    )
+def _make_process(noise: NDArray[np.float64]) -> Any:
+    kernels, process = require_scikit_learn()
+    training_noise = kernels.WhiteKernel(0.05, (1e-3, 0.5))  # two trainings of one order differ
+    kernel = kernels.ConstantKernel(1.0, (0.2, 5.0)) * kernels.RBF(4.0, (1.5, 20.0)) + training_noise
     return process(kernel, alpha=noise, random_state=0)
 
 
-def require_library() -> tuple[Any, Any]:
-    """Scikit-learn's kernels and its process, or a sentence that says how to get them."""
+def require_scikit_learn() -> tuple[Any, Any]:
+    """Scikit-learn's kernels and its Gaussian process; raises ConfigError that says how to install it."""
     try:
         from sklearn.gaussian_process import GaussianProcessRegressor, kernels
     except ImportError:
@@ -70,5 +71,5 @@ def require_library() -> tuple[Any, Any]:
     return kernels, GaussianProcessRegressor
 
 
-def _points(orders: Sequence[str], foothold_counts: bool) -> NDArray[np.float64]:
-    return np.array([pairs(order, foothold_counts) for order in orders])
+def _features(orders: Sequence[str], foothold_counts: bool) -> NDArray[np.float64]:
+    return np.array([pair_features(order, foothold_counts) for order in orders])

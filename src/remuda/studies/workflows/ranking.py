@@ -1,4 +1,4 @@
-"""What a search found: every trained order scored on fresh episodes, with how sure that is."""
+"""The result of a search: every trained order, scored on fresh episodes with confidence intervals."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from remuda.games.cage2.workflow import ORDERS
 from remuda.runs.callbacks.base import Row
 from remuda.runs.evaluation import INTERVAL, EvaluationSetup, evaluate
 from remuda.runs.recorder import standard_error
-from remuda.studies.workflows.methods import SearchSpace, best
+from remuda.studies.workflows.methods import SearchSpace, best_result
 from remuda.studies.workflows.options import TrialResult
-from remuda.studies.workflows.posterior import Belief
+from remuda.studies.workflows.posterior import Posterior
 from remuda.studies.workflows.state import SearchState
-from remuda.studies.workflows.trials import folder_of
+from remuda.studies.workflows.trials import trial_folder
 
-CHOOSING = 10**6
-"""Added to the seed for episodes on which a policy for all orders chooses one: it was never told their returns."""
+CHOICE_SEED_OFFSET = 10**6
+"""Added to the seed of the episodes on which method=conditioned chooses an order; it is not scored on them."""
 
 
 @dataclass(frozen=True)
 class Score:
-    """An order's trained policy on fresh episodes, its actions drawn as in training."""
+    """The trained policy of an order on fresh episodes, with actions drawn as in training."""
 
     workflow: str
     trial: int
@@ -37,8 +37,8 @@ class Score:
     passed: bool
 
     @property
-    def merit(self) -> tuple[bool, float]:
-        """Those that comply come first."""
+    def rank_key(self) -> tuple[bool, float]:
+        """Orders that comply come first, then by return."""
         return self.passed, self.env_return
 
 
@@ -47,68 +47,70 @@ class Search:
     """A search, finished or not."""
 
     folder: Path
-    books: SearchState
-    field: SearchSpace
+    state: SearchState
+    space: SearchSpace
     ranking: Sequence[Score] = ()
     chosen: Score | None = None
-    belief: Belief | None = None
+    posterior: Posterior | None = None
 
     def seconds(self) -> dict[str, float]:
-        """Where the time went; of trials side by side, each counts."""
-        books = self.books
+        """Where the time went; trials that run at the same time are added up."""
+        state = self.state
         trials = {
-            "simulating": sum(own.collect_s for own in books.outcomes),
-            "learning": sum(own.learn_s for own in books.outcomes),
+            "simulating": sum(result.collect_s for result in state.outcomes),
+            "learning": sum(result.learn_s for result in state.outcomes),
         }
-        own = {"searching": books.proposing_s, "scoring": books.scoring_s}
-        rest = books.wall_s * books.options.side_by_side - sum(trials.values()) - sum(own.values())
-        return {"wall": books.wall_s, **trials, **own, "starting and saving": max(0.0, rest)}
+        searching = {"searching": state.proposing_s, "scoring": state.scoring_s}
+        rest = state.wall_s * state.options.side_by_side - sum(trials.values()) - sum(searching.values())
+        return {"wall": state.wall_s, **trials, **searching, "starting and saving": max(0.0, rest)}
 
     def result(self) -> Row:
-        """Everything that came out of it, for programs."""
+        """Everything the search found, for programs."""
+        results = self.state.outcomes
         return {
             "search": str(self.folder),
-            "game": self.books.game,
-            "finished": self.books.finished,
-            **self.books.options.model_dump(),
+            "game": self.state.game,
+            "finished": self.state.finished,
+            **self.state.options.model_dump(),
             "orders": len(ORDERS),
-            "distinct_games": len(self.field.orders),
-            "episodes": sum(own.episodes for own in self.books.outcomes),
-            "trials": len(self.books.outcomes),
-            "trials_that_passed": sum(own.passed for own in self.books.outcomes),
+            "distinct_games": len(self.space.orders),
+            "episodes": sum(result.episodes for result in results),
+            "trials": len(results),
+            "trials_that_passed": sum(result.passed for result in results),
             "seconds": self.seconds(),
             "chosen": None if self.chosen is None else vars(self.chosen),
-            "ranking": [vars(own) for own in self.ranking],
+            "ranking": [vars(score) for score in self.ranking],
         }
 
 
 def rank(
-    folder: Path, books: SearchState, field: SearchSpace, tell: Callable[[str], None]
+    folder: Path, state: SearchState, space: SearchSpace, on_message: Callable[[str], None]
 ) -> tuple[list[Score], Score | None]:
-    """Every trained order, best first, and the one chosen by what the search itself had seen."""
-    options = books.options
-    trained = {own.trial.workflow: own for own in books.outcomes}
-    if field.everything in trained:
-        trained = dict.fromkeys(field.orders, trained[field.everything])
-    tell(f"scoring {len(trained)} orders on {options.score_episodes} fresh episodes each")
-    scores = {order: _score(folder, books, order, own, options.seed) for order, own in trained.items()}
+    """Scores of every trained order, best first, and the order that the search itself chose."""
+    options = state.options
+    trained = {result.trial.workflow: result for result in state.outcomes}
+    if space.all_orders in trained:
+        trained = dict.fromkeys(space.orders, trained[space.all_orders])
+    on_message(f"scoring {len(trained)} orders on {options.score_episodes} fresh episodes each")
+    scores = {order: _score(folder, state, order, result, options.seed) for order, result in trained.items()}
     if options.method == "conditioned":
-        guesses = [_score(folder, books, order, own, options.seed + CHOOSING) for order, own in trained.items()]
-        chosen = max(guesses, key=lambda own: own.merit).workflow
+        seed = options.seed + CHOICE_SEED_OFFSET
+        others = [_score(folder, state, order, result, seed) for order, result in trained.items()]
+        chosen = max(others, key=lambda score: score.rank_key).workflow
     else:
-        favourite = best(books.outcomes)
-        chosen = "" if favourite is None else favourite.trial.workflow
-    return sorted(scores.values(), key=lambda own: own.merit, reverse=True), scores.get(chosen)
+        best = best_result(state.outcomes)
+        chosen = "" if best is None else best.trial.workflow
+    return sorted(scores.values(), key=lambda score: score.rank_key, reverse=True), scores.get(chosen)
 
 
-def _score(folder: Path, books: SearchState, order: str, own: TrialResult, seed: int) -> Score:
-    setup = EvaluationSetup.of(folder_of(folder, own.trial.number), {"workflow": order, "seed": seed})
-    count = books.options.score_episodes
+def _score(folder: Path, state: SearchState, order: str, result: TrialResult, seed: int) -> Score:
+    setup = EvaluationSetup.of(trial_folder(folder, result.trial.number), {"workflow": order, "seed": seed})
+    count = state.options.score_episodes
     metrics = evaluate(setup.plan, setup.spec, setup.bindings, count, None).metrics
     returns, compliance, fixes = (metrics[name][:, 0] for name in ("env_return", "compliance", "fixes"))
     width = [INTERVAL * float(standard_error(np.asarray(values))) for values in (returns, compliance)]
     mean = float(compliance.mean())
     return Score(
-        order, own.trial.number, count, float(returns.mean()), width[0], mean, width[1], float(fixes.mean()),
-        mean >= books.options.compliance_threshold,
+        order, result.trial.number, count, float(returns.mean()), width[0], mean, width[1], float(fixes.mean()),
+        mean >= state.options.compliance_threshold,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Which order should a defender repair in? A search over workflows, trial by trial; it can be killed and goes on."""
+"""Searches the order in which a defender should repair, trial by trial; a search that was killed can be continued."""
 
 from __future__ import annotations
 
@@ -12,34 +12,33 @@ from remuda.core.errors import ConfigError, RunError, Stopped, UnknownName
 from remuda.core.machine import cores
 from remuda.core.plan import Plan
 from remuda.engines.choose import check_engine, choose_engine
-from remuda.games.cage2.game import ALL, DISTINCT
+from remuda.games.cage2.options import ALL, DISTINCT
 from remuda.games.cage2.workflow import ORDERS, distinct_orders
 from remuda.games.registry import refuse_while_importing
 from remuda.runs.folder import free_folder, locked
 from remuda.runs.settings import make_plan, spec_of
-from remuda.studies.workflows import state as book_keeping
 from remuda.studies.workflows.methods import SearchSpace, propose
 from remuda.studies.workflows.options import SearchOptions, TrialResult
-from remuda.studies.workflows.page import publish
-from remuda.studies.workflows.posterior import believe, require_library
+from remuda.studies.workflows.page import write_report
+from remuda.studies.workflows.posterior import fit_posterior, require_scikit_learn
 from remuda.studies.workflows.ranking import Search, rank
-from remuda.studies.workflows.state import SearchState
-from remuda.studies.workflows.trial_pool import TrialPool, Watch
+from remuda.studies.workflows.state import STATE, SearchState, is_search, read_state, write_state
+from remuda.studies.workflows.trial_pool import RoundCallback, TrialPool
 from remuda.transport.processes import refuse_inside_workers
 
 GAMES = ("cage2",)
-SETTINGS: dict[str, Any] = {"learner": "ppo", "worlds": 100, "passes": 4, "minibatches": 8, "lr": 0.001}
-"""Of the trials, unless one says otherwise."""
-OURS = ("workflow", "warm_start")
-"""Settings of a trial that the search decides itself."""
+DEFAULTS: dict[str, Any] = {"learner": "ppo", "worlds": 100, "passes": 4, "minibatches": 8, "lr": 0.001}
+"""Settings of the trials, unless a preset or the user gives others."""
+CHOSEN_BY_SEARCH = ("workflow", "warm_start")
+"""Settings of a trial that the search chooses itself."""
 
 
 @dataclass(frozen=True)
 class SearchListener:
-    """Who is told what happens: sentences, and every round of a trial in this process."""
+    """Callbacks of a search: for messages, and for every round of a trial that runs in this process."""
 
-    tell: Callable[[str], None] = lambda text: None
-    watch: Watch = lambda trial, row: None
+    on_message: Callable[[str], None] = lambda text: None
+    on_round: RoundCallback = lambda trial, row: None
 
 
 SILENT = SearchListener()
@@ -52,105 +51,104 @@ def search(game: str, settings: Mapping[str, Any], out: Path | str, listener: Se
     if game not in GAMES:
         raise UnknownName("game with workflows", game, GAMES)
     folder = free_folder(Path(out))
-    books = _begin(game, settings)
+    state = _first_state(game, settings)
     with locked(folder):
-        book_keeping.write(folder, books)
-        return _go(folder, books, listener)
+        write_state(folder, state)
+        return _run(folder, state, listener)
 
 
 def resume_search(folder: Path | str, listener: SearchListener = SILENT) -> Search:
-    """Go on with a search as if it had never stopped."""
+    """Continue a search as if it had never stopped."""
     path = Path(folder)
-    if not book_keeping.is_search(path):
-        raise RunError(f"{path} is not a search: it has no {book_keeping.STATE}")
+    if not is_search(path):
+        raise RunError(f"{path} is not a search: it has no {STATE}")
     with locked(path):
-        return _go(path, book_keeping.read(path), listener)
+        return _run(path, read_state(path), listener)
 
 
-def _begin(game: str, settings: Mapping[str, Any]) -> SearchState:
-    """Sort the settings, and refuse those no trial could run with before anything is written."""
-    own = {name: value for name, value in settings.items() if name in SearchOptions.model_fields}
-    options = SearchOptions.read(own, "the search")
-    trials = {name: value for name, value in settings.items() if name not in own}
-    for name in OURS:
+def _first_state(game: str, settings: Mapping[str, Any]) -> SearchState:
+    """Split the settings, and refuse those with which no trial could run before anything is written."""
+    for_search = {name: value for name, value in settings.items() if name in SearchOptions.model_fields}
+    options = SearchOptions.read(for_search, "the search")
+    trials = {name: value for name, value in settings.items() if name not in for_search}
+    for name in CHOSEN_BY_SEARCH:
         if name in trials:
-            raise ConfigError(f"{name} is for the search to choose: leave it out")
-    trials = {**({} if "preset" in trials else SETTINGS), "pictures": False, **trials, "game": game}
+            raise ConfigError(f"{name} is chosen by the search: leave it out")
+    trials = {**({} if "preset" in trials else DEFAULTS), "pictures": False, **trials, "game": game}
     if options.side_by_side > 1:
         trials.setdefault("n_workers", max(1, cores() // options.side_by_side))
-    books = SearchState(game=game, options=options, settings=trials)
-    plan = _plan(books)
+    state = SearchState(game=game, options=options, settings=trials)
+    plan = _plan(state)
     check_engine(choose_engine(plan, spec_of(plan))[0])
-    propose(options, _field(plan), [])
-    require_library()
-    return books
+    propose(options, _space(plan), [])
+    require_scikit_learn()
+    return state
 
 
-def _plan(books: SearchState) -> Plan:
-    """The plan of a trial that holds all orders."""
-    return make_plan({**books.settings, "workflow": DISTINCT, "total_episodes": books.options.total_episodes})
+def _plan(state: SearchState) -> Plan:
+    """The plan of a trial with all orders."""
+    return make_plan({**state.settings, "workflow": DISTINCT, "total_episodes": state.options.total_episodes})
 
 
-def _field(plan: Plan) -> SearchSpace:
-    """What there is to search."""
+def _space(plan: Plan) -> SearchSpace:
     counts = plan.options["foothold_counts"]
     return SearchSpace(distinct_orders(counts), counts, plan.round_episodes, DISTINCT if counts else ALL)
 
 
-def _go(folder: Path, books: SearchState, listener: SearchListener) -> Search:
-    """Trial after trial until the episodes are spent, then score what was trained."""
-    field, before = _field(_plan(books)), books.wall_s
+def _run(folder: Path, state: SearchState, listener: SearchListener) -> Search:
+    """Run trials until the episodes are used up, then score the trained orders."""
+    space, wall_before = _space(_plan(state)), state.wall_s
     began = time.perf_counter()
-    listener.tell(_introduced(books, field))
+    listener.on_message(_introduction(state, space))
     try:
-        with TrialPool(folder, books.settings, books.options, listener.watch) as team:
+        with TrialPool(folder, state.settings, state.options, listener.on_round) as pool:
             while True:
                 proposing = time.perf_counter()
-                trials = propose(books.options, field, books.outcomes)
-                proposed = time.perf_counter() - proposing
+                trials = propose(state.options, space, state.outcomes)
+                proposed_s = time.perf_counter() - proposing
                 if not trials:
                     break
-                outcomes = team.attempt(trials)
-                books = books.model_copy(
+                results = pool.run(trials)
+                state = state.model_copy(
                     update={
-                        "outcomes": [*books.outcomes, *outcomes],
-                        "wall_s": before + time.perf_counter() - began,
-                        "proposing_s": books.proposing_s + proposed,
+                        "outcomes": [*state.outcomes, *results],
+                        "wall_s": wall_before + time.perf_counter() - began,
+                        "proposing_s": state.proposing_s + proposed_s,
                     }
                 )
-                book_keeping.write(folder, books)
-                for outcome in outcomes:
-                    listener.tell(_reported(outcome))
+                write_state(folder, state)
+                for result in results:
+                    listener.on_message(_result_line(result))
     except Stopped:
-        listener.tell(f"stopped after {len(books.outcomes)} trials; go on with: remuda resume {folder}")
-        return Search(folder, books, field)
+        listener.on_message(f"stopped after {len(state.outcomes)} trials; go on with: remuda resume {folder}")
+        return Search(folder, state, space)
     scoring = time.perf_counter()
-    ranking, chosen = rank(folder, books, field, listener.tell)
+    ranking, chosen = rank(folder, state, space, listener.on_message)
     update = {
         "finished": True,
         "scoring_s": time.perf_counter() - scoring,
-        "wall_s": before + time.perf_counter() - began,
+        "wall_s": wall_before + time.perf_counter() - began,
     }
-    books = books.model_copy(update=update)
-    belief = believe(field.orders, books.outcomes, field.foothold_counts)
-    found = Search(folder, books, field, ranking, chosen, belief)
-    publish(found)
-    book_keeping.write(folder, books)
+    state = state.model_copy(update=update)
+    posterior = fit_posterior(space.orders, state.outcomes, space.foothold_counts)
+    found = Search(folder, state, space, ranking, chosen, posterior)
+    write_report(found)
+    write_state(folder, state)
     return found
 
 
-def _introduced(books: SearchState, field: SearchSpace) -> str:
-    why = ", since red always holds User0" if field.foothold_counts else ""
-    known = f"; going on after {len(books.outcomes)} trials" if books.outcomes else ""
+def _introduction(state: SearchState, space: SearchSpace) -> str:
+    why = ", since red always holds User0" if space.foothold_counts else ""
+    known = f"; going on after {len(state.outcomes)} trials" if state.outcomes else ""
     return (
-        f"{books.game}: the {len(ORDERS)} orders are {len(field.orders)} different games{why}; "
-        f"{books.options.method}, {books.options.total_episodes:,} episodes in all{known}"
+        f"{state.game}: the {len(ORDERS)} orders are {len(space.orders)} different games{why}; "
+        f"{state.options.method}, {state.options.total_episodes:,} episodes in all{known}"
     )
 
 
-def _reported(own: TrialResult) -> str:
-    gate = "" if own.passed else ", below the threshold"
+def _result_line(result: TrialResult) -> str:
+    below = "" if result.passed else ", below the threshold"
     return (
-        f"trial {own.trial.number}: {own.trial.workflow}: {own.episodes:,} episodes, return {own.env_return:.1f}, "
-        f"compliance {own.compliance:.2f}{gate} ({own.why})"
+        f"trial {result.trial.number}: {result.trial.workflow}: {result.episodes:,} episodes, "
+        f"return {result.env_return:.1f}, compliance {result.compliance:.2f}{below} ({result.why})"
     )

@@ -1,4 +1,4 @@
-"""The books of a search: one JSON file from which it goes on, and tables for people."""
+"""The state of a search: one JSON file from which it continues, and tables for people."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ RESULT = "result.json"
 
 
 class SearchState(Options):
-    """Everything a search depends on, and what has come of it."""
+    """Everything a search depends on, and the results so far."""
 
     format: int = Field(1, ge=1, le=1)
     game: str
     options: SearchOptions
     settings: dict[str, Any]  # of the trials
-    outcomes: list[TrialResult] = Field(default_factory=list)
-    wall_s: float = Field(0.0, ge=0)  # so far, interruptions left out
+    outcomes: list[TrialResult] = Field(default_factory=list)  # of finished trials, in order
+    wall_s: float = Field(0.0, ge=0)  # so far, without interruptions
     proposing_s: float = Field(0.0, ge=0)
     scoring_s: float = Field(0.0, ge=0)
     finished: bool = False
 
 
 def is_search(folder: Path) -> bool:
-    """Whether there is a search in it."""
+    """Whether the folder holds a search."""
     return (folder / STATE).is_file()
 
 
-def read(folder: Path) -> SearchState:
-    """The books in a directory, or a sentence about what is wrong with them."""
+def read_state(folder: Path) -> SearchState:
+    """The state in a directory; raises RunError that says what is wrong with it."""
     try:
         return SearchState(**json.loads((folder / STATE).read_text(encoding="utf-8")))
     except OSError as error:
@@ -51,19 +51,19 @@ def read(folder: Path) -> SearchState:
         raise RunError(f"{folder / STATE} is damaged{f' at {where}' if where else ''}: begin the search anew") from None
 
 
-def write(folder: Path, books: SearchState) -> None:
-    """Replace the books, all at once."""
+def write_state(folder: Path, state: SearchState) -> None:
+    """Replace the state file atomically."""
     with storage_errors(folder):
         draft = folder / f".{STATE}.draft"
         with draft.open("w", encoding="utf-8") as file:
-            file.write(to_json(books.model_dump(mode="json"), indent=1))
+            file.write(to_json(state.model_dump(mode="json"), indent=1))
             file.flush()
             os.fsync(file.fileno())
         draft.replace(folder / STATE)
 
 
 def write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """A CSV file with a column for each name, in place of the one that is there."""
+    """Write a CSV file with a column for each name; an existing file is replaced."""
     with storage_errors(path.parent):
         path.unlink(missing_ok=True)
         table = CsvTable(path, list(rows[0]) if rows else [], keys=())

@@ -1,4 +1,4 @@
-"""One trial of a search: a run of its own, which ends early once it gets no better."""
+"""One trial of a search: a run in its own directory, which ends early once it no longer improves."""
 
 from __future__ import annotations
 
@@ -20,54 +20,57 @@ from remuda.studies.workflows.options import SearchOptions, TrialResult, Workflo
 TRIALS = "trials"
 WINDOW = 10
 """Rounds over which compliance and returns are averaged."""
-LEAST_GAIN = 0.01
-"""Of compliance, and as a share of the return, that counts as getting better."""
+MIN_GAIN = 0.01
+"""The least improvement that counts: of compliance, and as a share of the return."""
 NAMES = ("episodes", "env_return", "compliance", "fixes")
-SPENT = "its episodes are spent"
+ALL_PLAYED = "all its episodes are played"
 
 
-def folder_of(out: Path, number: int) -> Path:
-    """Where a trial's run lies."""
+def trial_folder(out: Path, number: int) -> Path:
+    """The run directory of a trial."""
     return out / TRIALS / f"{number:04d}"
 
 
-def attempt(
+def run_trial(
     out: Path,
     trial: WorkflowTrial,
     settings: Mapping[str, Any],
     options: SearchOptions,
     stop: Callable[[], bool] = lambda: False,
-    watch: Callable[[Row], None] = lambda row: None,
+    on_round: Callable[[Row], None] = lambda row: None,
 ) -> TrialResult | None:
-    """Train it, or go on with it if it was begun; None if somebody stopped it before its end."""
-    folder = folder_of(out, trial.number)
+    """Train the trial, or continue it if it was interrupted; None if it was stopped before its end."""
+    folder = trial_folder(out, trial.number)
     history: list[Row] = []
 
     def callback(rows: list[Row]) -> bool:
-        history.append({name: float(as_written(rows[0][name])) for name in NAMES})  # so that a resumed one agrees
-        watch(rows[0])
-        return not stop() and verdict(history, trial, options) is None
+        # Rounded as in the CSV file, from which a resumed trial reads its history: both must decide alike.
+        history.append({name: float(as_written(rows[0][name])) for name in NAMES})
+        on_round(rows[0])
+        return not stop() and end_reason(history, trial, options) is None
 
-    run = _begun(folder)
+    run = _interrupted_run(folder)
     if run is None:
-        run = start(_plan(out, trial, settings, options), folder, [callback], quiet=True)
+        run = start(_trial_settings(out, trial, settings, options), folder, [callback], quiet=True)
     else:
-        history += _rows(run, int(run.checkpoint().name))
-        if verdict(history, trial, options) is None and not run.finished:
+        history += _recorded_rounds(run, int(run.checkpoint().name))
+        if end_reason(history, trial, options) is None and not run.finished:
             run = resume(folder, callbacks=[callback], quiet=True)
-    why = verdict(history, trial, options) or (SPENT if run.finished else None)
-    return _outcome(run, trial, options, history, why) if why else None
+    why = end_reason(history, trial, options) or (ALL_PLAYED if run.finished else None)
+    return _trial_result(run, trial, options, history, why) if why else None
 
 
-def _plan(out: Path, trial: WorkflowTrial, settings: Mapping[str, Any], options: SearchOptions) -> dict[str, Any]:
-    """The settings of a trial: the same but for the order, the seed and where it begins."""
-    begin = {} if trial.parent is None else {"warm_start": str(folder_of(out, trial.parent))}
+def _trial_settings(
+    out: Path, trial: WorkflowTrial, settings: Mapping[str, Any], options: SearchOptions
+) -> dict[str, Any]:
+    """The settings of a trial: those of the search, with its own order, seed and first weights."""
+    weights = {} if trial.parent is None else {"warm_start": str(trial_folder(out, trial.parent))}
     seed = 1000 * options.seed + trial.number
-    return {**settings, "workflow": trial.workflow, "total_episodes": trial.episodes, "seed": seed, **begin}
+    return {**settings, "workflow": trial.workflow, "total_episodes": trial.episodes, "seed": seed, **weights}
 
 
-def _begun(folder: Path) -> Run | None:
-    """The run of a trial that was interrupted; what never came to a checkpoint is cleared away."""
+def _interrupted_run(folder: Path) -> Run | None:
+    """The run of a trial that was interrupted; a directory without a checkpoint is deleted."""
     try:
         run = Run(folder)
         run.checkpoint()
@@ -77,35 +80,38 @@ def _begun(folder: Path) -> Run | None:
     return run
 
 
-def _rows(run: Run, episodes: int) -> list[Row]:
-    """What a run wrote down about its rounds, as far as its checkpoint goes."""
+def _recorded_rounds(run: Run, episodes: int) -> list[Row]:
+    """The rounds in a run's metrics up to its checkpoint."""
     table = run.metrics
     rows = [dict(zip(NAMES, values, strict=True)) for values in zip(*(table[name] for name in NAMES), strict=True)]
     return [row for row in rows if row["episodes"] <= episodes]
 
 
-def verdict(history: Sequence[Row], trial: WorkflowTrial, options: SearchOptions) -> str | None:
+def end_reason(history: Sequence[Row], trial: WorkflowTrial, options: SearchOptions) -> str | None:
     """Why a trial should end now; None if it should go on.
 
-    Below the threshold it must gain compliance, above it return, and has `patience` rounds for either.
+    It ends after `patience` rounds without improvement: of its compliance while that is below the threshold, of its
+    return once it is above.
     """
     if not trial.patient or len(history) < WINDOW + options.patience:
         return None
-    compliance, returns = (_moving(history, name) for name in ("compliance", "env_return"))
+    compliance, returns = (_moving_average(history, name) for name in ("compliance", "env_return"))
     passes = compliance[-1] >= options.compliance_threshold
-    values, least = (returns, LEAST_GAIN * abs(returns.max())) if passes else (compliance, LEAST_GAIN)
+    values, least = (returns, MIN_GAIN * abs(returns.max())) if passes else (compliance, MIN_GAIN)
     earlier, lately = values[: -options.patience], values[-options.patience :]
     if lately.max() >= earlier.max() + least:
         return None
-    return "its return gets no better" if passes else "its compliance gets no better"
+    return "its return no longer improves" if passes else "its compliance no longer improves"
 
 
-def _moving(history: Sequence[Row], name: str) -> Any:
+def _moving_average(history: Sequence[Row], name: str) -> Any:
     values = np.array([row[name] for row in history])
     return np.convolve(values, np.full(WINDOW, 1 / WINDOW), "valid")
 
 
-def _outcome(run: Run, trial: WorkflowTrial, options: SearchOptions, history: Sequence[Row], why: str) -> TrialResult:
+def _trial_result(
+    run: Run, trial: WorkflowTrial, options: SearchOptions, history: Sequence[Row], why: str
+) -> TrialResult:
     last = history[-WINDOW:]
     returns = np.array([row["env_return"] for row in last])
     compliance = float(np.mean([row["compliance"] for row in last]))

@@ -1,4 +1,4 @@
-"""The conformance suite: shipped games keep every promise, and each broken one is found out."""
+"""The conformance suite: shipped games keep every promise, and every broken game fails the right check."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import pytest
 from remuda.core.errors import ConfigError, UnknownName
 from remuda.core.game import GameEntry
 from remuda.games.registry import SHIPPED
-from remuda.testing.check import CHECKS, check
-from remuda.testing.games import BROKEN, ODD, RESPAWN
+from remuda.testing import BROKEN, ODD, RESPAWN
+from remuda.testing.game_conformance import CHECKS, check
 
 RUNS = "episodes run, with parallel actions and without"
 BREAKS = {
-    "oneaction": "the spec makes sense",
+    "oneaction": "the spec is valid",
     "raises": RUNS,
     "outofspace": "observations stay in their space",
     "nanreward": "rewards are finite",
@@ -25,11 +25,11 @@ BREAKS = {
     "remembers": "reset forgets everything",
     "endless": "episodes end, and say how",
     "silentend": "episodes end, and say how",
-    "nomove": "somebody who must act may act",
+    "nomove": "an agent that is alive may act",
     "prints": "it prints nothing",
     "starts": "it starts no processes",
 }
-# A game that fails to run, or never repeats itself, need not keep these either.
+# Checks that these games also fail, as a consequence of the promise they break.
 FOLLOWS = {
     "raises": {promise for promise, _, _ in CHECKS},
     "globalrandom": {"reset forgets everything", "worlds do not influence each other"},
@@ -51,12 +51,12 @@ def test_shipped_games_keep_every_promise(name: str) -> None:
     ("entry", "options"),
     [*((entry, {}) for entry in ODD), (RESPAWN, {"at_begin": True}), (RESPAWN, {"longest_rest": 0})],
 )
-def test_odd_but_honest_games_keep_them_too(entry: GameEntry, options: dict[str, Any]) -> None:
+def test_odd_games_keep_every_promise(entry: GameEntry, options: dict[str, Any]) -> None:
     assert broken_promises(entry, **options) == {}
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_game_is_caught_by_the_right_check(name: str) -> None:
+def test_a_broken_game_fails_the_right_check(name: str) -> None:
     broken = broken_promises(BROKEN[name])
     assert BREAKS[name] in broken
     assert set(broken) <= {BREAKS[name]} | FOLLOWS.get(name, set())
@@ -67,15 +67,15 @@ def test_every_check_has_a_game_that_fails_it() -> None:
     assert set(BREAKS.values()) == {promise for promise, _, _ in CHECKS}
 
 
-def test_what_a_game_raises_is_told_not_raised() -> None:
-    told = broken_promises(BROKEN["raises"])[RUNS]
+def test_what_a_game_raises_becomes_a_finding() -> None:
+    problem = broken_promises(BROKEN["raises"])[RUNS]
     where = "turn 2 of train episodes 0 to 2, worlds 0 to 2, seed 0"
-    assert f"raised ZeroDivisionError in {where}: a bug of the game's author" in told
+    assert f"raised ZeroDivisionError in {where}: a bug of the game's author" in problem
 
 
 def test_problems_say_where() -> None:
-    told = "a reward of nan for agent 2 in turn 4 of train episode 0, world 0"
-    assert told in broken_promises(BROKEN["nanreward"]).values()
+    problem = "a reward of nan for agent 2 in turn 4 of train episode 0, world 0"
+    assert problem in broken_promises(BROKEN["nanreward"]).values()
 
 
 def test_options_are_passed_on() -> None:
@@ -83,7 +83,7 @@ def test_options_are_passed_on() -> None:
     assert "did you mean 'turns'" in broken_promises(BROKEN["nanreward"], turn=4)[RUNS]
 
 
-def test_a_game_that_does_not_exist_is_the_askers_mistake() -> None:
+def test_an_unknown_game_raises() -> None:
     with pytest.raises(UnknownName):
         check("treasurehut")
     with pytest.raises(ConfigError):

@@ -1,4 +1,4 @@
-"""The games that cost time: what they cost is drawn or fixed, never a matter of who plays them."""
+"""The slow games: the length of a turn depends on the key or the options, never on who plays."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from remuda.core.task import Task
 from remuda.rollout.config import RolloutConfig
 from remuda.rollout.rollout import Rollout
 from remuda.rollout.warm_up import random_bindings
-from remuda.testing.check import check
-from remuda.testing.games import BUSY, SLOW, Slow, SlowOptions, churn
+from remuda.testing.game_conformance import check
+from remuda.testing.slow_games import BUSY, SLOW, Slow, SlowOptions, congruential
 
 SHORT = {"mean_ms": 0.1, "long_ms": 0.5}
 
 
 def play(entry: GameEntry, episodes: tuple[int, ...], **options: Any) -> Fragment:
     game = make_game(entry, options, episodes)
-    player = Rollout(game, random_bindings(game), RolloutConfig(0, 100))
-    player.start(Task(episodes))
-    return player.play(player.empty_fragments())[0]
+    rollout = Rollout(game, random_bindings(game), RolloutConfig(0, 100))
+    rollout.start(Task(episodes))
+    return rollout.play(rollout.empty_fragments())[0]
 
 
 @pytest.mark.parametrize(("entry", "options"), [(SLOW, SHORT), (BUSY, {"work": 50})])
@@ -47,7 +47,7 @@ def test_turns_are_drawn_with_the_mean_and_share_asked_for() -> None:
     assert (game.lengths_s() != lengths).any()
 
 
-def test_worlds_sleep_one_after_another_and_only_while_they_go_on() -> None:
+def test_worlds_sleep_one_after_another_and_only_until_they_are_over() -> None:
     began = time.perf_counter()
     fragment = play(SLOW, (0, 1, 2), mean_ms=4, long_ms=20, turns=5)
     slept = float(fragment.metrics.sum())
@@ -56,7 +56,7 @@ def test_worlds_sleep_one_after_another_and_only_while_they_go_on() -> None:
     assert np.array_equal(fragment.metrics, apart)
     game = make_game(SLOW, SHORT, range(2))
     assert isinstance(game, Slow)
-    assert (game.lengths_s() == 0).all(), "nothing has begun"
+    assert (game.lengths_s() == 0).all(), "no episode has begun"
 
 
 def test_long_turns_that_exceed_the_mean_are_refused() -> None:
@@ -64,8 +64,8 @@ def test_long_turns_that_exceed_the_mean_are_refused() -> None:
         SlowOptions.read({"mean_ms": 10, "long_ms": 500}, "game slow")
 
 
-def test_the_work_is_done_and_its_result_is_seen() -> None:
+def test_the_work_is_done_and_its_result_is_observed() -> None:
     fragment = play(BUSY, (3,), work=7, turns=6)
     numbers, actions = fragment.obs[:, 0, 0, 1], fragment.actions[:, 0, 0]
     for turn in range(6):
-        assert numbers[turn + 1] == churn(int(numbers[turn] + actions[turn]), 7)
+        assert numbers[turn + 1] == congruential(int(numbers[turn] + actions[turn]), 7)

@@ -1,4 +1,7 @@
-"""Our games for those who bring their own actions; what `Rollout` does with policies."""
+"""Steps a game with actions that come from outside; what `Rollout` does with policies.
+
+Both the Gymnasium and the PettingZoo environments are built on `GameStepper`.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +23,12 @@ from remuda.games.registry import find_game
 
 OBSERVATION = "observation"
 RENDER_MODES = ("rgb_array", "ansi")
-FPS = 10
+METADATA: dict[str, Any] = {"render_modes": list(RENDER_MODES), "render_fps": 10}
 
 
 @dataclass(frozen=True)
-class News:
-    """What reached the agents of a group since they last looked, and what they see now."""
+class StepResult:
+    """What the agents of a group observe now, and what has reached them since they last observed."""
 
     obs: NDArray[Any]  # (worlds, agents, *obs)
     mask: NDArray[np.int8] | None  # (worlds, agents, actions): 1 where an action is allowed
@@ -35,61 +38,67 @@ class News:
     metrics: NDArray[np.float32]  # (worlds, agents, metrics): of the episode so far
 
 
-class TurnDriver:
-    """Worlds 0 … worlds-1 of a game, a turn at a time: `act` with everybody's actions, then `look`.
+class GameStepper:
+    """Worlds 0 … worlds-1 of a game, stepped turn by turn: `act` with every agent's action, then `observe`.
 
-    Chance derives from a world's seed and from how many episodes it has begun since it was given that seed.
+    All randomness of an episode derives from the world's seed and from how many episodes the world has begun since it
+    was given that seed.
     """
 
-    def __init__(self, game: str | GameEntry, options: Mapping[str, Any], worlds: int) -> None:
+    def __init__(
+        self, game: str | GameEntry, options: Mapping[str, Any], worlds: int = 1, render_mode: str | None = None
+    ) -> None:
+        if render_mode is not None and render_mode not in RENDER_MODES:
+            raise UnknownName("render_mode", render_mode, RENDER_MODES)
         entry = find_game(game) if isinstance(game, str) else game
         self.game = make_game(entry, options, range(worlds))
         self.groups = self.game.spec.groups
+        self.render_mode = render_mode
         if self.game.spec.in_turn and self.game.spec.agents > 1:
             raise ConfigError(
-                f"in {self.game.spec.name} agents act one after another: it takes no actions of all at once"
+                f"in {self.game.spec.name} agents act one after another: it cannot take the actions of all at once"
             )
         self._seeds: NDArray[np.uint64] | None = None  # (worlds,)
-        self._episodes = np.zeros(worlds, np.int64)
-        self._new = np.zeros(worlds, np.bool_)  # nobody has looked yet
+        self._episodes = np.zeros(worlds, np.int64)  # begun with the current seed
+        self._just_reset = np.zeros(worlds, np.bool_)  # no agent has observed this episode yet
 
     def seed(self, seeds: Sequence[int | None]) -> None:
-        """Give worlds a seed of their own; None: it goes on with the one it has, at first an arbitrary one."""
+        """Give each world a seed; a world with None keeps its seed, which at first is an arbitrary one."""
         if self._seeds is None:
             arbitrary = seeding.np_random()[1]
-            self._seeds = np.array([_bits(arbitrary + world) for world in range(len(seeds))], np.uint64)
+            self._seeds = np.array([_to_64_bits(arbitrary + world) for world in range(len(seeds))], np.uint64)
         for world, seed in enumerate(seeds):
             if seed is not None:
-                self._seeds[world] = _bits(seed)
+                self._seeds[world] = _to_64_bits(seed)
                 self._episodes[world] = 0
 
-    def start(self, worlds: NDArray[np.int64]) -> None:
+    def reset(self, worlds: NDArray[np.int64]) -> None:
         """Begin the next episode in these worlds."""
         assert self._seeds is not None, "seed first"
         keys = rng.keys(rng.keys(rng.keys(self._seeds[worlds], 0), int(Stream.OUTSIDE)), self._episodes[worlds])
         self._episodes[worlds] += 1
         self.game.reset(worlds, keys)
-        self._new[worlds] = True
+        self._just_reset[worlds] = True
 
     def act(self, actions: Sequence[NDArray[np.int64]]) -> None:
-        """Carry out everybody's actions, (worlds, agents) for each group, and close the turn."""
+        """Carry out every agent's action, (worlds, agents) for each group, and end the turn."""
         for g, group in enumerate(self.groups):
             self.game.act(g, 0, group.size, actions[g])
         self.game.end()
 
-    def look(self) -> list[News]:
-        """Open the next turn and tell every group."""
+    def observe(self) -> list[StepResult]:
+        """Begin the next turn; returns a result for each group."""
         if not self.game.over.all():
             self.game.begin()
-        news = [self._look(g) for g in range(len(self.groups))]
-        self._new[:] = False
-        return news
+        results = [self._observe_group(g) for g in range(len(self.groups))]
+        self._just_reset[:] = False
+        return results
 
-    def _look(self, g: int) -> News:
+    def _observe_group(self, g: int) -> StepResult:
         game, group = self.game, self.groups[g]
         signals = game.signals[g]
         for array in (signals.rewards, signals.terminated, signals.truncated):
-            array[self._new] = 0  # it happened before anybody looked
+            array[self._just_reset] = 0  # it happened before the first observation, so it belongs to no action
         rewards, terminated = signals.rewards.copy(), signals.terminated.copy()
         truncated = (signals.truncated | game.over[:, None]) & ~terminated
         signals.forget(0, group.size)
@@ -100,17 +109,17 @@ class TurnDriver:
             allowed = np.ones((game.worlds, group.size, group.actions), np.bool_)
             game.mask(g, 0, group.size, allowed)
             mask = allowed.astype(np.int8)
-        return News(obs, mask, rewards, terminated, truncated, signals.metrics.copy())
+        return StepResult(obs, mask, rewards, terminated, truncated, signals.metrics.copy())
 
-    def picture(self, mode: str | None, world: int = 0) -> Any:
-        """One world in one of RENDER_MODES."""
-        if mode is None:
+    def render(self, world: int = 0) -> Any:
+        """One world as a picture (rgb_array) or as text (ansi); None without a render mode."""
+        if self.render_mode is None:
             return None
-        return self.game.text(world) if mode == "ansi" else self.game.render(world)
+        return self.game.text(world) if self.render_mode == "ansi" else self.game.render(world)
 
 
 def observation_space(group: Group) -> spaces.Space[Any]:
-    """What an agent of a group sees; beside it, where the group is masked, which actions it may take."""
+    """The observation space of a group's agents; if the group is masked, a Dict with the observation and the mask."""
     dtype: Any = np.dtype(group.obs_dtype)
     low, high = group.low, group.high
     if dtype.kind in "iu":
@@ -124,19 +133,12 @@ def observation_space(group: Group) -> spaces.Space[Any]:
     return spaces.Dict({OBSERVATION: box, MASK: spaces.Box(0, 1, (group.actions,), np.int8)})
 
 
-def shown(news: News, place: Any) -> Any:
-    """The observation at a place of `obs` (a world and an agent, say), with its mask if there is one."""
-    obs = news.obs[place]
-    return obs if news.mask is None else {OBSERVATION: obs, MASK: news.mask[place]}
+def observation_at(result: StepResult, index: Any) -> Any:
+    """The observation at an index of `obs`, e.g. (world, agent), together with its mask if there is one."""
+    obs = result.obs[index]
+    return obs if result.mask is None else {OBSERVATION: obs, MASK: result.mask[index]}
 
 
-def check_mode(mode: str | None) -> str | None:
-    """A render mode there is."""
-    if mode is not None and mode not in RENDER_MODES:
-        raise UnknownName("render_mode", mode, RENDER_MODES)
-    return mode
-
-
-def _bits(seed: int) -> int:
-    """A seed of any length as 64 bits."""
+def _to_64_bits(seed: int) -> int:
+    """A seed of any size, reduced to 64 bits."""
     return int(seed) % 2**64

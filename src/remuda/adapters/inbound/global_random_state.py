@@ -1,8 +1,8 @@
-"""The random generators that a whole process shares, lent to one world at a time.
+"""A private copy of the process-wide random generators for each world.
 
-Simulators that draw from Python's `random` or from NumPy's global generator all draw from the same stream. Here every
-world has a stream of its own: worlds side by side, and threads, do not notice each other. Environments are made with
-one lent as well, because their making may draw too.
+Some simulators draw from Python's `random` or from NumPy's global generator, which all code in a process shares. Here
+every world keeps its own state of both and installs it only while its simulator runs. So worlds and threads do not
+change each other's random numbers. Environments are also created this way, because creating one may draw too.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from threading import RLock
 
 import numpy as np
 
-_ONE_AT_A_TIME = RLock()
+# The generators are global, so only one thread at a time may install its state.
+_INSTALLING = RLock()
 
 
-class GlobalGenerators:
-    """The shared generators as one world last left them."""
+class GlobalRandomState:
+    """One world's state of Python's and NumPy's global generators."""
 
     def __init__(self, seed: int = 0) -> None:
         self.seed(seed)
@@ -29,9 +30,9 @@ class GlobalGenerators:
         self._numpy = np.random.RandomState(seed).get_state()
 
     @contextmanager
-    def lent(self) -> Iterator[None]:
-        """Whoever draws in here draws from this world's stream; everybody else finds theirs as it was."""
-        with _ONE_AT_A_TIME:
+    def installed(self) -> Iterator[None]:
+        """Global draws inside the block come from this state; afterwards the previous state is back."""
+        with _INSTALLING:
             python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
             random.setstate(self._python)
             np.random.set_state(self._numpy)  # noqa: NPY002

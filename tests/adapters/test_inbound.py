@@ -1,4 +1,4 @@
-"""Games of other makers train on every engine, with the same result."""
+"""Environments of other libraries train on every engine, with the same result."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from foreign_games import GAMES, with_chance
+from foreign_games import GAMES, random_walk
 
 import remuda
 from remuda.adapters.outbound.pettingzoo import parallel_env
@@ -26,7 +26,7 @@ from remuda.rollout.config import RolloutConfig
 from remuda.rollout.rollout import Rollout
 from remuda.rollout.warm_up import random_bindings
 from remuda.runs.settings import make_plan, spec_of
-from remuda.testing.check import check
+from remuda.testing.game_conformance import check
 
 HERE = "foreign_games"
 SMALL: dict[str, dict[str, Any]] = {
@@ -59,7 +59,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def combinations() -> list[Any]:
-    """Every engine has every game in the slow set; two engines have each with one learner in the quick one."""
+    """All combinations run in the slow set; in the quick one, two engines run each game with one learner."""
     engines = [engine for engine in ENGINES if engine != "sequential"]
     return [
         pytest.param(
@@ -86,19 +86,19 @@ def test_every_engine_trains_it_to_the_same_weights(
 
 
 @pytest.mark.parametrize("name", GAMES)
-def test_the_conformance_suite_finds_nothing(name: str) -> None:
+def test_every_promise_is_kept(name: str) -> None:
     problems = {finding.promise: finding.problem for finding in check(name, **GAMES[name]) if not finding.good}
     assert problems == {}
 
 
 def played(name: str, worlds: int = 2, **options: Any) -> tuple[Game, list[Fragment]]:
     game = make_game(find_game(name), {**GAMES.get(name, {}), **options}, range(worlds))
-    player = Rollout(game, random_bindings(game), RolloutConfig(0, worlds))
-    player.start(Task(tuple(range(worlds))))
-    return game, player.play(player.empty_fragments())
+    rollout = Rollout(game, random_bindings(game), RolloutConfig(0, worlds))
+    rollout.start(Task(tuple(range(worlds))))
+    return game, rollout.play(rollout.empty_fragments())
 
 
-def test_agents_of_unequal_shape_are_groups_of_their_own() -> None:
+def test_agents_of_unequal_shape_are_in_different_groups() -> None:
     game, fragments = played("mpe2.simple_tag_v3:parallel_env")
     assert [(group.name, group.size) for group in game.spec.groups] == [("adversary", 3), ("agent", 1)]
     assert game.spec.groups[0].obs_shape != game.spec.groups[1].obs_shape
@@ -107,18 +107,18 @@ def test_agents_of_unequal_shape_are_groups_of_their_own() -> None:
     assert not fragments[0].terminated.any()
 
 
-def test_the_dead_enter_no_batch() -> None:
+def test_dead_agents_enter_no_batch() -> None:
     _, (fragment,) = played("pettingzoo:butterfly/knights_archers_zombies-v11", worlds=4, max_cycles=300)
-    lives = fragment.alive.sum(axis=0)
-    assert lives.min() < lives.max() <= fragment.turns, "nobody died"
-    for world, agent in np.argwhere(lives < lives.max(axis=1, keepdims=True)).tolist():
-        last = lives[world, agent] - 1
+    lengths = fragment.alive.sum(axis=0)
+    assert lengths.min() < lengths.max() <= fragment.turns, "no agent died"
+    for world, agent in np.argwhere(lengths < lengths.max(axis=1, keepdims=True)).tolist():
+        last = lengths[world, agent] - 1
         assert fragment.alive[: last + 1, world, agent].all()
         assert fragment.terminated[last, world, agent]
 
 
 def test_a_game_in_turn_is_played_in_turn() -> None:
-    """In tictactoe a move of the second player is only legal if it saw the first one's."""
+    """In tictactoe a move of the second agent is only legal if it has seen the first one's."""
     game, (fragment,) = played("pettingzoo:classic/tictactoe-v3", worlds=8)
     assert game.spec.in_turn
     assert game.spec.groups[0].masked
@@ -137,7 +137,7 @@ def test_a_game_in_turn_is_played_in_turn() -> None:
         assert ends.sum(axis=0).tolist() == [1, 1]
 
 
-def test_who_waits_is_paid_for_its_last_move() -> None:
+def test_a_waiting_agent_is_paid_for_its_last_move() -> None:
     """Moves a b, -b, a -, a -, ab, ab: a waits in the second turn, b in the third and the fourth."""
     game, (fragment,) = played(f"{HERE}:out_of_turn", worlds=1)
     assert game.spec.in_turn
@@ -145,12 +145,12 @@ def test_who_waits_is_paid_for_its_last_move() -> None:
         [True, True], [False, True], [True, False], [True, False], [True, True], [True, True],
     ]  # fmt: skip
     paid = {
-        0: [2 + 4 + 8, 0, 16, 32, 64 + 128, 256 + 512],  # from each move of a's to its next
+        0: [2 + 4 + 8, 0, 16, 32, 64 + 128, 256 + 512],  # what a receives from each of its moves to its next
         1: [-4, -(8 + 16 + 32 + 64), 0, 0, -(128 + 256), -512],
     }
     for agent, rewards in paid.items():
-        lived = fragment.alive[:, 0, agent]
-        assert fragment.rewards[lived, 0, agent].tolist() == [r for r in rewards if r]
+        alive = fragment.alive[:, 0, agent]
+        assert fragment.rewards[alive, 0, agent].tolist() == [r for r in rewards if r]
         assert fragment.terminated[:, 0, agent].tolist() == [False] * 5 + [True]
     assert [finding.problem for finding in check(f"{HERE}:out_of_turn") if not finding.good] == []
     with pytest.raises(ConfigError, match="agents act one after another"):
@@ -167,41 +167,41 @@ def test_observations_are_flattened_as_documented() -> None:
     assert cart.obs.dtype == np.float32
 
 
-def test_copies_play_apart_and_wait_for_each_other() -> None:
+def test_copies_end_independently_and_the_world_waits_for_all() -> None:
     game, (lake,) = played("gymnasium:FrozenLake-v1", agents=3, worlds=5)
     assert game.spec.agents == 3
-    lives = lake.alive.sum(axis=0)
-    assert (lives.max(axis=1) > lives.min(axis=1)).any()
+    lengths = lake.alive.sum(axis=0)
+    assert (lengths.max(axis=1) > lengths.min(axis=1)).any()
 
 
 def test_a_factory_is_a_game_and_its_arguments_are_options(tmp_path: Path) -> None:
-    run = train(tmp_path / "run", with_chance, "ppo", "executor", size=5)  # type: ignore[arg-type]
-    assert run.plan.game == f"{HERE}:with_chance"
+    run = train(tmp_path / "run", random_walk, "ppo", "executor", size=5)  # type: ignore[arg-type]
+    assert run.plan.game == f"{HERE}:random_walk"
     assert run.plan.options["size"] == 5
     assert run.result["finished"]
     with pytest.raises(remuda.RemudaError, match="unknown setting 'sise': did you mean 'size'"):
-        train(tmp_path / "other", with_chance, "ppo", "executor", sise=5)  # type: ignore[arg-type]
+        train(tmp_path / "other", random_walk, "ppo", "executor", sise=5)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     ("name", "match"),
     [
-        (f"{HERE}:with_text", "observes Text.*can be flattened; wrap the environment"),
-        (f"{HERE}:with_knobs", "has actions Box.*wrap the environment so that its action space is Discrete"),
-        (f"{HERE}:nothing", "made a int: make a PettingZoo environment"),
+        (f"{HERE}:text_observations", "observes Text.*can be flattened; wrap the environment"),
+        (f"{HERE}:continuous_actions", "has actions Box.*wrap the environment so that its action space is Discrete"),
+        (f"{HERE}:no_environment", "made a int: make a PettingZoo environment"),
         (f"{HERE}:GAMES", "neither a GameEntry nor a factory"),
         ("gymnasium:CartPole-v99", "CartPole-v99"),
         ("mpe2.simple_tag_v3:parallel_env", "agents=2 is for Gymnasium environments"),
     ],
 )
-def test_what_does_not_fit_is_told_in_a_sentence(tmp_path: Path, name: str, match: str) -> None:
+def test_unsuitable_environments_are_refused(tmp_path: Path, name: str, match: str) -> None:
     with pytest.raises(ConfigError, match=match):
         remuda.train(name, out=tmp_path / "run", quiet=True, agents=2 if "mpe2" in name else 1)
 
 
-def test_what_no_other_process_finds_is_told_in_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="cannot be found by its name in another process"):
-        remuda.train(lambda: with_chance(), out=tmp_path / "run", quiet=True)
+def test_a_factory_that_cannot_be_imported_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be imported by its name in another process"):
+        remuda.train(lambda: random_walk(), out=tmp_path / "run", quiet=True)
 
 
 SCRIPT = """

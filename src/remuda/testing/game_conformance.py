@@ -1,0 +1,243 @@
+"""The conformance suite for games: does a game keep the promises that training relies on?"""
+
+from __future__ import annotations
+
+import bdb
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from remuda.core import rng
+from remuda.core.errors import RemudaError
+from remuda.core.fragment import Fragment
+from remuda.core.game import GameEntry, make_game
+from remuda.core.machine import process_tree
+from remuda.core.rng import Stream
+from remuda.core.task import Task
+from remuda.games.registry import factory_name, find_game
+from remuda.rollout.config import RolloutConfig
+from remuda.rollout.rollout import Rollout
+from remuda.rollout.warm_up import random_bindings
+
+WORLDS = 3
+PER_TURN = ("rewards", "terminated", "truncated", "alive")
+MAX_TURNS = 200
+"""Turns that are played of a long episode."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One promise: whether it holds, and what it means for training if it does not."""
+
+    promise: str
+    problem: str | None
+    meaning: str
+
+    @property
+    def good(self) -> bool:
+        """Whether the promise holds."""
+        return self.problem is None
+
+
+def check(game: str | GameEntry | Callable[..., Any], **options: Any) -> list[Finding]:
+    """Run every check on a game, given by name, entry or factory; what the game raises becomes a finding."""
+    entry = game if isinstance(game, GameEntry) else find_game(game if isinstance(game, str) else factory_name(game))
+    findings = []
+    for promise, meaning, test in CHECKS:
+        problem = None
+        try:
+            problem = test(entry, options)
+        except RemudaError as error:
+            problem = str(error)
+        except bdb.BdbQuit:  # from a breakpoint
+            raise
+        except Exception as error:  # the game is the user's code and may raise anything
+            problem = f"raised {type(error).__name__}: {error}"
+        findings.append(Finding(promise, problem, meaning))
+    return findings
+
+
+def _rollout(
+    entry: GameEntry, options: Mapping[str, Any], worlds: list[int], parallel: bool = True, seed: int = 0
+) -> Rollout:
+    """Random policies in these worlds, about to play one episode in each."""
+    game = make_game(entry, options, worlds)
+    rollout = Rollout(game, random_bindings(game), RolloutConfig(seed, WORLDS, parallel))
+    rollout.start(Task(tuple(worlds)))
+    return rollout
+
+
+def _play(rollout: Rollout) -> list[Fragment]:
+    return rollout.play(rollout.empty_fragments(min(rollout.game.spec.turns, MAX_TURNS)))
+
+
+def _play_unchecked(
+    entry: GameEntry, options: Mapping[str, Any], worlds: list[int], parallel: bool = True, seed: int = 0
+) -> list[Fragment]:
+    """Fragments exactly as the game filled them: invalid samples are not removed."""
+    rollout = _rollout(entry, options, worlds, parallel, seed)
+    rollout.keep_invalid_samples = True
+    return _play(rollout)
+
+
+def _check_spec(entry: GameEntry, options: Mapping[str, Any]) -> str | None:
+    spec = make_game(entry, options, [0]).spec
+    if spec.turns < 1 or not spec.groups:
+        return "the spec has no turns or no groups"
+    for group in spec.groups:
+        if group.size < 1 or group.actions < 2:
+            return (
+                f"group {group.name!r} has {group.size} agents and {group.actions} actions; it needs 1 and 2 at least"
+            )
+    return None
+
+
+def _check_runs(entry: GameEntry, options: Mapping[str, Any]) -> str | None:
+    for parallel in (True, False):
+        for fragment in _play_unchecked(entry, options, [0, 1, 2], parallel):
+            if fragment.turns < 1:
+                return "an episode has no turns"
+            if not fragment.alive[0].all():
+                return "not every agent is alive in the first turn"
+    return None
+
+
+def _check_observations(entry: GameEntry, options: Mapping[str, Any]) -> str | None:
+    return _first_invalid_sample(entry, options, "an observation")
+
+
+def _check_rewards(entry: GameEntry, options: Mapping[str, Any]) -> str | None:
+    return _first_invalid_sample(entry, options, "a reward")
+
+
+def _first_invalid_sample(entry: GameEntry, options: Mapping[str, Any], kind: str) -> str | None:
+    rollout = _rollout(entry, options, [0, 1, 2])
+    _play(rollout)
+    return next((str(sample) for sample in rollout.invalid_samples if sample.message.startswith(kind)), None)
+
+
+def _equal(a: list[Fragment], b: list[Fragment]) -> bool:
+    return all(
+        np.array_equal(getattr(x, name), getattr(y, name), equal_nan=name in ("rewards", "metrics"))
+        for x, y in zip(a, b, strict=True)
+        for name in ("obs", *PER_TURN, "metrics")
+    )
+
+
+def _check_same_key(entry: GameEntry, options: Mapping[str, Any]) -> str | None:
+    if not _equal(_play_unchecked(entry, options, [0, 1, 2]), _play_unchecked(entry, options, [0, 1, 2])):
+        return (
+            "the same key and actions gave two different episodes: derive all randomness from the keys that reset is "
+            "given, not from a generator that the game or its libraries seed themselves"
+        )
+    return None
+
+
+def _check_other_key(entry: GameEntry, options: Mapping[str, Any]) -> str | None:
+    a, b = (_play_unchecked(entry, options, [0, 1, 2], seed=seed) for seed in (0, 1))
+    if _equal(a, b):
+        return "two seeds gave the same episode: use the keys that reset is given, not a seed of the game's own"
+    return None
+
+
+def _check_worlds_apart(entry: GameEntry, options: Mapping[str, Any]) -> str | None:
+    together = _play_unchecked(entry, options, [0, 1, 2])
+    for world in range(WORLDS):
+        for whole, alone in zip(together, _play_unchecked(entry, options, [world]), strict=True):
+            turns = alone.turns
+            pairs = [(whole.obs[: whole.before + turns, world], alone.obs[: alone.before + turns, 0])]
+            pairs += [(getattr(whole, n)[:turns, world], getattr(alone, n)[:, 0]) for n in PER_TURN]
+            pairs.append((whole.metrics[world], alone.metrics[0]))
+            if not all(np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for a, b in pairs):
+                return f"world {world} plays differently together with other worlds than alone"
+    return None
+
+
+def _check_reset(entry: GameEntry, options: Mapping[str, Any]) -> str | None:
+    rollout = _rollout(entry, options, [0])
+    first = _play(rollout)
+    rollout.game.reset(np.arange(1), rng.keys(rng.key(0, Stream.CHECK), np.arange(1)))  # another episode in between
+    rollout.start(Task((0,)))
+    return None if _equal(first, _play(rollout)) else "an episode depends on what was played before the reset"
+
+
+def _check_end(entry: GameEntry, options: Mapping[str, Any]) -> str | None:
+    rollout = _rollout(entry, options, [0])
+    fragments = rollout.play(rollout.empty_fragments())
+    if not rollout.game.over.all():
+        return f"the episode does not end after the {rollout.game.spec.turns} turns that the spec allows"
+    for fragment in fragments:
+        last = fragment.turns - 1
+        ended = fragment.terminated[last] | fragment.truncated[last]
+        if not ended[fragment.alive[last]].all():
+            return "the world is over, but an agent alive in its last turn is neither terminated nor truncated"
+    return None
+
+
+def _check_prints(entry: GameEntry, options: Mapping[str, Any]) -> str | None:
+    with _captured_stdout() as lines:
+        _play_unchecked(entry, options, [0])
+    return f"it prints, e.g. {lines[0][:80]!r}: report such things as metrics, or not at all" if lines else None
+
+
+@contextmanager
+def _captured_stdout() -> Iterator[list[str]]:
+    """Collects the lines written to this process's standard output; the list is filled when the block ends.
+
+    File descriptor 1 is redirected too, because compiled libraries write to it without `sys.stdout`.
+    """
+    lines: list[str] = []
+    sys.stdout.flush()
+    kept = os.dup(1)
+    with tempfile.TemporaryFile("w+", errors="replace") as file:
+        os.dup2(file.fileno(), 1)
+        try:
+            with redirect_stdout(file):
+                yield lines
+        finally:
+            os.dup2(kept, 1)
+            os.close(kept)
+        file.seek(0)
+        lines += file.read().splitlines()
+
+
+def _check_processes(entry: GameEntry, options: Mapping[str, Any]) -> str | None:
+    before = set(process_tree(os.getpid()))
+    rollout = _rollout(entry, options, [0])
+    rollout.play(rollout.empty_fragments(1))
+    started = len(set(process_tree(os.getpid())) - before)
+    return f"it started {started} processes: simulate in the process that calls the game" if started else None
+
+
+def _check_mask(entry: GameEntry, options: Mapping[str, Any]) -> str | None:
+    for fragment in _play_unchecked(entry, options, [0, 1, 2]):
+        if fragment.mask is not None and not fragment.mask[:-1][fragment.alive].any(axis=-1).all():
+            return "the mask forbids every action to an agent that is alive"
+    return None
+
+
+GameCheck = Callable[[GameEntry, Mapping[str, Any]], str | None]
+CHECKS: tuple[tuple[str, str, GameCheck], ...] = (
+    ("the spec is valid", "the game cannot be created", _check_spec),
+    ("episodes run, with parallel actions and without", "training cannot start", _check_runs),
+    ("observations stay in their space", "the agent learns nothing from such an episode", _check_observations),
+    ("rewards are finite", "the agent learns nothing from such an episode", _check_rewards),
+    ("the same key gives the same episode", "runs cannot be repeated, resumed or replayed", _check_same_key),
+    ("another key gives another episode", "agents learn one episode by heart", _check_other_key),
+    (
+        "worlds do not influence each other",
+        "results depend on how many worlds and workers there are",
+        _check_worlds_apart,
+    ),
+    ("reset forgets everything", "results depend on which worker played before", _check_reset),
+    ("episodes end, and say how", "values are bootstrapped from the wrong state", _check_end),
+    ("it prints nothing", "every worker writes its lines into the progress display", _check_prints),
+    ("it starts no processes", "every worker starts its own, and they may outlive it", _check_processes),
+    ("an agent that is alive may act", "the agent has no action to choose", _check_mask),
+)
