@@ -26,12 +26,24 @@ def kernel(function: F) -> F:
     if numba.config.DISABLE_JIT:
         # Counter-based randomness wraps around on purpose; numpy would warn where machine code does not.
         return np.errstate(over="ignore")(function)
+    source = source_file(function)
+    if source is None:  # numba refuses to cache what is in no file
+        return cast(F, numba.njit(nogil=True)(function))
     previous = numba.config.CACHE_DIR
-    numba.config.CACHE_DIR = str(cache_directory(Path(inspect.getfile(function)).parent))
+    numba.config.CACHE_DIR = str(cache_directory(source.parent))
     try:
         return cast(F, numba.njit(nogil=True, cache=True)(function))
     finally:
         numba.config.CACHE_DIR = previous
+
+
+def source_file(thing: Any) -> Path | None:
+    """The file that defines a function or class; None for one of a notebook cell or of `python -c`."""
+    try:
+        path = Path(inspect.getfile(thing))
+    except (TypeError, OSError):
+        return None
+    return path if path.is_file() else None
 
 
 @cache
@@ -56,9 +68,9 @@ def sources_hash(folder: Path) -> str:
     return digest.hexdigest()[:16]
 
 
-def is_cached(source: Path) -> bool:
-    """Whether kernels of this file, as it is now, were compiled before, or there are none."""
-    if b"@kernel" not in source.read_bytes():
+def is_cached(source: Path | None) -> bool:
+    """Whether kernels of this file, as it is now, were compiled before, or there are none or no file."""
+    if source is None or b"@kernel" not in source.read_bytes():
         return True
     found = cache_directory(source.parent).glob(f"{source.parent.name}_*/{source.stem}.*.nbi")
     return bool(numba.config.DISABLE_JIT) or any(found)

@@ -10,7 +10,8 @@ from remuda.core.errors import ConfigError, UnknownName
 from remuda.core.game import GameSpec, check_options, make_game
 from remuda.core.options import Options
 from remuda.core.plan import ParallelSwitches, Plan
-from remuda.games.registry import find_game
+from remuda.core.session import name_object
+from remuda.games.registry import find_game, name_of
 from remuda.learners.herd import assign
 from remuda.learners.registry import LEARNERS, learner_options
 
@@ -35,7 +36,8 @@ def make_plan(settings: Mapping[str, Any]) -> Plan:
     given = {**_preset(given.pop("preset", None)), **_plainly(given)}
     if "game" not in given:
         raise ConfigError("no game given: name one, e.g. game=treasurehunt")
-    entry = find_game(str(given["game"]))
+    given["game"] = name_of(given["game"])
+    entry = find_game(given["game"])
     given = entry.options.own_names(Plan.own_names(given))
     plan: dict[str, Any] = {"options": {}, "learner_options": {}}
     for name in NESTED:
@@ -46,6 +48,7 @@ def make_plan(settings: Mapping[str, Any]) -> Plan:
     used = _learners_in(given)
     for name, value in given.items():
         _route(name, value, plan, entry.options, used)
+    _name_objects(plan)
     if epochs is not None:
         _refuse_twice(plan, "epochs", "total_episodes")
         plan["total_episodes"] = _episodes("epochs", epochs, plan)
@@ -54,6 +57,18 @@ def make_plan(settings: Mapping[str, Any]) -> Plan:
     if "learners" in plan:
         plan["learners"] = {str(k): v for k, v in _mapping("learners", plan["learners"]).items()}
     return complete(Plan.read(plan, "the plan"))
+
+
+def _name_objects(plan: dict[str, Any]) -> None:
+    """Put a name in place of each class among the learners' options: a plan is plain data."""
+    for own in plan["learner_options"].values():
+        own |= {name: name_object(value) for name, value in own.items() if callable(value)}
+    for name, value in plan["options"].items():
+        if callable(value):
+            raise ConfigError(
+                f"{name}={value!r} cannot be written into the run's config: give the game as a function that makes "
+                f"the environment with it, lambda: make(…, {name}=…)"
+            )
 
 
 def complete(plan: Plan) -> Plan:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import inspect
 import os
 import re
 import resource
@@ -22,7 +21,7 @@ from pydantic import ConfigDict, Field, ValidationError
 
 from remuda.core import timeline
 from remuda.core.errors import CheckpointError, ConfigError, RunError, Stopped, first_line
-from remuda.core.kernels import is_cached
+from remuda.core.kernels import is_cached, source_file
 from remuda.core.options import Options
 from remuda.core.plan import Plan
 from remuda.core.threads import keep_freed_memory, one_thread_each
@@ -393,7 +392,7 @@ def _has_bf16() -> bool:
 
 def _is_compiled(plan: Plan) -> bool:
     """Whether the game's kernels are in the cache; asked first, since building an engine compiles others."""
-    return is_cached(Path(inspect.getfile(find_game(plan.game).options)))
+    return is_cached(source_file(find_game(plan.game).options))
 
 
 def _compile(progress: Progress, plan: Plan, compiled: bool) -> float:

@@ -20,7 +20,7 @@ from remuda.core.game import GameEntry, make_game
 from remuda.core.machine import family
 from remuda.core.rng import Stream
 from remuda.core.task import Task
-from remuda.games.registry import find_game, name_of
+from remuda.games.registry import AnyGame, find_game, name_of
 from remuda.rollout.config import RolloutConfig
 from remuda.rollout.rollout import Rollout
 from remuda.rollout.warm_up import random_bindings
@@ -44,9 +44,9 @@ class Finding:
         return self.problem is None
 
 
-def check(game: str | GameEntry | Callable[..., Any], **options: Any) -> list[Finding]:
+def check(game: AnyGame, **options: Any) -> list[Finding]:
     """Run every check on a game, given by name, entry or factory; never raises for what the game does."""
-    entry = game if isinstance(game, GameEntry) else find_game(game if isinstance(game, str) else name_of(game))
+    entry = game if isinstance(game, GameEntry) else find_game(name_of(game))
     findings = []
     for promise, meaning, test in CHECKS:
         problem = None

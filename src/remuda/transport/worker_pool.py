@@ -22,8 +22,11 @@ from remuda.transport.heartbeat import Heartbeats, Limits, Phase, WorkerExit, Wo
 from remuda.transport.processes import (
     END_LIMIT_S,
     ONE_THREAD,
+    UNGUARDED,
     WARM_UP_VARIABLE,
     environment,
+    main_without_file_hidden,
+    missing_guard,
     process_context,
     signal_name,
 )
@@ -129,7 +132,8 @@ class WorkerPool:
         for attempt in range(ATTEMPTS):
             process: BaseProcess = self._context.Process(target=run_worker, args=args, name=name, daemon=True)
             try:
-                with environment({WARM_UP_VARIABLE: self.rehearsal, **ONE_THREAD}):  # should it start a fork server
+                # The variables are for the fork server, should this call be the one that starts it.
+                with environment({WARM_UP_VARIABLE: self.rehearsal, **ONE_THREAD}), main_without_file_hidden():
                     process.start()
             except (ConnectionError, EOFError):
                 if attempt == ATTEMPTS - 1:
@@ -219,6 +223,8 @@ class WorkerPool:
         code = worker.process.exitcode
         worker.process.close()
         worker.process = worker.connection = None
+        if code == UNGUARDED and not worker.ready:
+            raise missing_guard() from None
         return reason or (
             f"was killed by {signal_name(-code)}" if code and code < 0 else f"ended with exit code {code}"
         )

@@ -12,7 +12,6 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -85,25 +84,6 @@ def _in_pettingzoo(pettingzoo: Any, known: str) -> tuple[Any, Callable[..., Any]
         return pettingzoo.make(kind, known, **arguments)
 
     return point, make
-
-
-def name_of(factory: Callable[..., Any]) -> str:
-    """The name under which other processes find a factory again."""
-    module, path = getattr(factory, "__module__", None), getattr(factory, "__qualname__", "")
-    if not module or not path or "<" in path or "." in path:
-        raise ConfigError(
-            f"game {factory!r} cannot be found by its name in another process: make the environment in a function "
-            "at the top level of a module (def my_game(): …) and give that"
-        )
-    if module == "__main__":
-        file = getattr(sys.modules["__main__"], "__file__", None)
-        if file is None:
-            raise ConfigError(
-                f"game {path!r} was defined by hand in this session, where no other process finds it: put it into a "
-                "file (my_games.py), import it and give that"
-            )
-        module = Path(file).stem
-    return f"{module}:{path}"
 
 
 def _options(name: str, factory: Callable[..., Any], beside: Any) -> type[Options]:

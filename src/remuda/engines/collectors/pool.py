@@ -7,6 +7,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
+from remuda.core import session
 from remuda.core.errors import OrderError, WorkerError
 from remuda.core.failures import TaskFailure
 from remuda.core.fragment import Purpose
@@ -72,8 +73,9 @@ class PoolCollectors(Collectors):
         shapes = {index: bindings[index].policy.rows.shape for index, part in enumerate(parts) if part.learns}
         self.stores = {purpose: WeightStore(shapes) for purpose in (Purpose.TRAIN, Purpose.EVALUATE)}
         self.job = CollectJob(
-            plan, parts, spec, device, self.slot_array, self.stores, shape.sync_interval, shape.asking
-        )
+            plan, parts, spec, device, self.slot_array, self.stores, shape.sync_interval, shape.asking,
+            session.pack(plan.names()),
+        )  # fmt: skip
         self._workers = [
             worker_pool.add_worker(f"collect-{i}", self.job, self._hear, self._lose) for i in range(shape.workers)
         ]

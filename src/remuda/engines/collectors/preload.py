@@ -16,7 +16,7 @@ from contextlib import suppress
 from remuda.core.game import GameSpec, Group
 from remuda.core.plan import Plan
 from remuda.core.threads import one_thread_each
-from remuda.engines.collectors.warm_up import warm_up_rollouts
+from remuda.engines.collectors.warm_up import warm_up_without_objects
 from remuda.transport.processes import WARM_UP_VARIABLE
 
 if WARM_UP_VARIABLE in os.environ:  # in a fork server, not in somebody who only looks at us
@@ -28,7 +28,7 @@ with suppress(Exception), one_thread_each():  # a rehearsal that fails only make
     script = json.loads(os.environ.pop(WARM_UP_VARIABLE))
     sys.path[:] = script["path"]  # Python 3.11 does not tell the fork server
     groups = tuple(Group(**{**group, "obs_shape": tuple(group["obs_shape"])}) for group in script["groups"])
-    warm_up_rollouts(Plan(**script["plan"]), GameSpec(script["plan"]["game"], groups, script["turns"]))
+    warm_up_without_objects(Plan(**script["plan"]), GameSpec(script["plan"]["game"], groups, script["turns"]))
 
 gc.collect()
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import resource
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 
+from remuda.core import session
 from remuda.core.errors import GameError, WorkerError
 from remuda.core.failures import trace_of
 from remuda.core.fragment import Fragment, Purpose
@@ -40,6 +41,7 @@ class CollectJob:
     stores: dict[Purpose, WeightStore]
     sync_interval: int = 0  # turns between looks at the board; 0: only before an episode
     asking: bool = False  # ask for every action instead of having weights
+    session_objects: Mapping[str, bytes] = field(default_factory=dict)  # of a plan that names some, pickled
 
     @property
     def config(self) -> RolloutConfig:
@@ -48,6 +50,7 @@ class CollectJob:
 
     def run(self, connection: Connection, status: WorkerStatus) -> None:
         """Play what comes."""
+        session.unpack(self.session_objects)
         CollectorWorker(self, connection, status).run()
 
 

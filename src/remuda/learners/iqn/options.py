@@ -26,7 +26,9 @@ class IQNOptions(Options):
     tau: float = Field(0.003, gt=0, le=1, description="how far the target moves towards the network per update")
     clip: float = Field(1.0, gt=0, description="largest gradient norm")
     sigma: float = Field(0.017, ge=0, description="initial noise of the noisy layers; 0 turns it off")
-    body: str | None = Field(None, description="module:Class of your own network body; default: one layer")
+    body: str | None = Field(
+        None, description="your own network body: module:Class, or from Python the class; default: one layer"
+    )
 
     def check(self) -> None:
         """Options that contradict each other."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import resource
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from remuda.core import session
 from remuda.core.errors import GameError
 from remuda.core.failures import TaskFailure, trace_of
 from remuda.core.fragment import Fragment
@@ -44,8 +45,16 @@ class RolloutActor:
     """Lives in a process of Ray: worlds and policies of its own, and the weights it last fetched."""
 
     def __init__(
-        self, name: str, path: Sequence[str], plan: Plan, parts: Sequence[Part], spec: GameSpec, device: str
+        self,
+        name: str,
+        path: Sequence[str],
+        plan: Plan,
+        parts: Sequence[Part],
+        spec: GameSpec,
+        device: str,
+        session_objects: Mapping[str, bytes],
     ) -> None:
+        session.unpack(session_objects)
         sys.path.extend(place for place in path if place not in sys.path)  # where a game of one's own may lie
         self.name, self.spec, self.config = name, spec, RolloutConfig.of(plan)
         self.bindings = [bind_policy(part, plan, spec, device) for part in parts]

@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from remuda.core import session
 from remuda.core.errors import ConfigError, OrderError, WorkerError, first_line
 from remuda.core.failures import TaskFailure
 from remuda.core.fragment import Purpose
@@ -121,6 +122,7 @@ class RayCollectors(Collectors):
         self._waiting: deque[Task] = deque()
         self._ready: deque[Delivery] = deque()
         self._size = task_size(plan, plan.n_workers or cores())
+        self._session_objects = session.pack(plan.names())
 
     def start(self) -> None:
         """Find or start the cluster, and wait for the first actor; in a cluster of our own for all of them."""
@@ -154,7 +156,7 @@ class RayCollectors(Collectors):
         for name in [name for name in names if name not in there and self._resting.get(name, 0.0) < self._looked]:
             assert self._cluster is not None
             actor = self._cluster.add_worker(
-                RolloutActor, name, sys.path, self.plan, self.parts, self.spec, self.device
+                RolloutActor, name, sys.path, self.plan, self.parts, self.spec, self.device, self._session_objects
             )
             before = self._known.get(name)
             handle = ActorHandle(name, actor, actor.hello.remote(), 0 if before is None else before.restarts + 1)

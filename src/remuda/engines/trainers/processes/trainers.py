@@ -58,7 +58,10 @@ class ProcessTrainers(Trainers):
         self._first = self._try_out(None)
         self._workers = [
             worker_pool.add_worker(
-                f"learn-{i}", LearnJob(plan, parts, spec, device, own, slot_array, store), self._hear, self._lose
+                f"learn-{i}",
+                LearnJob(plan, parts, spec, device, own, slot_array, store, job.session_objects),
+                self._hear,
+                self._lose,
             )
             for i, own in enumerate(self.slices)
         ]

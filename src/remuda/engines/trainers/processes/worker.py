@@ -5,13 +5,14 @@ from __future__ import annotations
 import resource
 import time
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from typing import Any
 
 from numpy.typing import NDArray
 
+from remuda.core import session
 from remuda.core.fragment import copied, cut
 from remuda.core.game import GameSpec
 from remuda.core.plan import Plan
@@ -47,9 +48,11 @@ class LearnJob:
     slices: Sequence[AgentSlice]
     slot_array: SlotArray
     store: WeightStore
+    session_objects: Mapping[str, bytes] = field(default_factory=dict)  # of a plan that names some, pickled
 
     def run(self, connection: Connection, status: WorkerStatus) -> None:
         """Learn what comes."""
+        session.unpack(self.session_objects)
         LearnerWorker(self, connection, status).run()
 
 
