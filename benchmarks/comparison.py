@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import Console
 
 from remuda.studies.compare.compare import compare
-from remuda.studies.compare.page import Comparison, html, tables
+from remuda.studies.compare.page import Comparison, tables
 
 TOLERANCE = 0.2
 CORES = (8, 32, 128)
@@ -58,9 +58,9 @@ def main() -> None:
     console = Console(width=220)
     for name, (settings, engines, workers, seconds, repeats) in PLANS.items():
         shown = compare(
-            settings, engines, (workers,), seconds, repeats, True, CORES,
-            command(settings, engines, workers, seconds, repeats),
-            lambda text: print(text, file=sys.stderr, flush=True),
+            **settings, engines=engines, n_workers=(workers,), seconds=seconds, repeats=repeats, ideal=True,
+            cores=CORES, command=command(settings, engines, workers, seconds, repeats),
+            tell=lambda text: print(text, file=sys.stderr, flush=True),
         )  # fmt: skip
         print(f"\n{shown.command}\n{shown.machine}")
         for table in tables(shown):
@@ -68,5 +68,5 @@ def main() -> None:
         print(f"ideal machine: {shown.ideal or 0:,.1f} episodes/s")
         check(shown)
         path = Path(f"compare-{name}.html")
-        path.write_text(html(shown), encoding="utf-8")
+        shown.write(path)
         print(f"look at {path}", flush=True)

@@ -34,7 +34,7 @@ from remuda.games.cage2.workflow import (
     same_game,
 )
 from remuda.games.registry import find_game
-from remuda.runs.evaluation import EvaluationSetup, evaluate
+from remuda.runs.evaluation import EvaluationSetup, evaluate_policies
 
 TRACES = Path(__file__).parents[1] / "data" / "cage2"
 HOSTS_OF = {
@@ -318,7 +318,7 @@ def test_orders_are_dealt_out_over_the_worlds() -> None:
 
 def by_order(order: str, **options: Any) -> dict[str, Any]:
     setup = EvaluationSetup.of("cage2", {"learner": "greedy_repair", "workflow": order, "seed": 3, **options})
-    return evaluate(setup.plan, setup.spec, setup.bindings, 100).summary()
+    return evaluate_policies(setup.plan, setup.spec, setup.bindings, 100).summary()
 
 
 def test_greedy_repair_goes_by_the_order_it_sees() -> None:

@@ -15,7 +15,7 @@ import pytest
 from remuda.core.errors import ConfigError, RemudaError, TraceError
 from remuda.core.game import make_game
 from remuda.games.registry import find_game
-from remuda.runs.evaluation import EvaluationSetup, evaluate
+from remuda.runs.evaluation import EvaluationSetup, evaluate_policies
 from remuda.runs.recording import Recording, read, record
 
 GAMES: dict[str, dict[str, Any]] = {
@@ -145,7 +145,7 @@ def test_a_trained_herd_plays_as_when_it_is_evaluated(trained: Any, tmp_path: Pa
     run = trained()
     recording = record(run.path, tmp_path / "a.npz", 70)  # more than are played at once
     setup = EvaluationSetup.of(run.path, {})
-    scores = evaluate(setup.plan, setup.spec, setup.bindings, 70)
+    scores = evaluate_policies(setup.plan, setup.spec, setup.bindings, 70)
     (group,) = recording.groups
     returns = np.where(group.alive, group.rewards, 0).sum(axis=1, dtype=np.float64)
     assert np.array_equal(returns, scores.returns)

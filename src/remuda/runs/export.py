@@ -68,7 +68,7 @@ def load(path: str) -> {kind}:
 
 
 @dataclass(frozen=True)
-class Agent:
+class ExportedAgent:
     """One trained agent outside of its herd."""
 
     module: nn.Module
@@ -82,27 +82,33 @@ class Agent:
     frames: int
 
 
-def export(run: Run, agent: int, out: Path, checkpoint: str | None = None) -> list[Path]:
-    """Write an agent into a directory that must not exist yet; returns the files."""
+def export(
+    run: Run | Path | str, agent: int = 0, out: Path | str = "agent", checkpoint: str | None = None
+) -> list[Path]:
+    """Write a trained agent into a directory that must not exist yet; returns the files.
+
+    They are its weights, a readable torch module and ONNX; none of them needs remuda.
+    """
+    folder = Path(out)
     missing = [name for name in EXTRA if find_spec(name) is None]
     if missing:
         raise ConfigError(f"export needs {' and '.join(missing)}: pip install 'remuda[export]'")
-    if out.exists():
-        raise ConfigError(f"out={out} exists already: give a directory that does not")
-    taken = take_out(run, agent, checkpoint)
+    if folder.exists():
+        raise ConfigError(f"out={folder} exists already: give a directory that does not")
+    taken = take_out(Run.of(run), agent, checkpoint)
     weights = {name: tensor.clone() for name, tensor in taken.module.state_dict().items()}
     contents = {WEIGHTS: save(weights), NETWORK: source(taken).encode(), ONNX: as_onnx(taken)}
     try:
-        out.mkdir(parents=True)
+        folder.mkdir(parents=True)
         for name, content in contents.items():
-            (out / name).write_bytes(content)
+            (folder / name).write_bytes(content)
     except OSError as error:
-        shutil.rmtree(out, ignore_errors=True)
-        raise StorageError(f"{out} cannot be written: {error.strerror or error}") from None
-    return [out / name for name in contents]
+        shutil.rmtree(folder, ignore_errors=True)
+        raise StorageError(f"{folder} cannot be written: {error.strerror or error}") from None
+    return [folder / name for name in contents]
 
 
-def take_out(run: Run, agent: int, checkpoint: str | None = None) -> Agent:
+def take_out(run: Run, agent: int, checkpoint: str | None = None) -> ExportedAgent:
     """An agent of a run as a plain module with its trained weights."""
     if not 0 <= agent < run.spec.agents:
         raise RunError(f"{run.path} has no agent {agent}: it has agents 0 to {run.spec.agents - 1}")
@@ -123,7 +129,7 @@ def take_out(run: Run, agent: int, checkpoint: str | None = None) -> Agent:
         return MAKERS[type(policy)](policy, about)
 
 
-def _iqn(policy: IQNPolicy, about: dict[str, Any]) -> Agent:
+def _iqn(policy: IQNPolicy, about: dict[str, Any]) -> ExportedAgent:
     network = policy.network
     arguments = _shape(policy, network.scale) | {
         "layer": network.options.layer,
@@ -133,7 +139,7 @@ def _iqn(policy: IQNPolicy, about: dict[str, Any]) -> Agent:
     if body is not None and not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*", body.path):
         raise ConfigError(f"body={body.path!r} cannot be written as an import: name it module:Class")
     module = plain.IQNAgent(**arguments, body=None if body is None else body.fresh())
-    return Agent(
+    return ExportedAgent(
         module=_filled(module, policy),
         arguments=arguments,
         body=None if body is None else body.path,
@@ -146,10 +152,10 @@ def _iqn(policy: IQNPolicy, about: dict[str, Any]) -> Agent:
     )
 
 
-def _ppo(policy: PPOPolicy, about: dict[str, Any]) -> Agent:
+def _ppo(policy: PPOPolicy, about: dict[str, Any]) -> ExportedAgent:
     options = policy.network.options
     arguments = _shape(policy, policy.network.scale) | {"layers": options.layers, "activation": options.activation}
-    return Agent(
+    return ExportedAgent(
         module=_filled(plain.PPOAgent(**arguments), policy),
         arguments=arguments,
         body=None,
@@ -162,7 +168,7 @@ def _ppo(policy: PPOPolicy, about: dict[str, Any]) -> Agent:
     )
 
 
-MAKERS: dict[type[Policy], Callable[[Any, dict[str, Any]], Agent]] = {IQNPolicy: _iqn, PPOPolicy: _ppo}
+MAKERS: dict[type[Policy], Callable[[Any, dict[str, Any]], ExportedAgent]] = {IQNPolicy: _iqn, PPOPolicy: _ppo}
 
 
 def _shape(policy: Policy, scale: float) -> dict[str, Any]:
@@ -178,7 +184,7 @@ def _filled(module: nn.Module, policy: Policy) -> nn.Module:
     return module.eval()
 
 
-def source(agent: Agent) -> str:
+def source(agent: ExportedAgent) -> str:
     """The network as a Python file that needs torch and nothing else."""
     kind = type(agent.module)
     arguments = "".join(f"        {name}={value!r},\n" for name, value in agent.arguments.items())
@@ -215,7 +221,7 @@ def _quiet(logger: logging.Logger) -> Iterator[None]:
         logger.setLevel(level)
 
 
-def as_onnx(agent: Agent) -> bytes:
+def as_onnx(agent: ExportedAgent) -> bytes:
     """The network as ONNX, for any number of rows at once."""
     import onnx
 

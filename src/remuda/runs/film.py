@@ -1,14 +1,18 @@
-"""Pictures of a run: the learning curve as PNG, the herd at play as GIF."""
+"""A trained herd at play, as a GIF or in the terminal; and the pictures that training ends with."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal, overload
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
 
 from remuda.core.errors import ConfigError, RunError
 from remuda.core.fragment import Purpose
@@ -20,19 +24,73 @@ from remuda.learners.herd import bind_policy
 from remuda.rollout.config import RolloutConfig
 from remuda.rollout.rollout import Rollout
 from remuda.runs.callbacks.progress import Progress
-from remuda.runs.curve import draw_curve
+from remuda.runs.display import show_picture
 from remuda.runs.frozen import load_frozen
-
-if TYPE_CHECKING:
-    from remuda.runs.run import Run
-
+from remuda.runs.run import Run
 
 FILM_PIXELS = 420
 FRAME_MS = 120
 
 
+@overload
+def watch(
+    run: Run | Path | str,
+    gif: Path | str | None = None,
+    episode: int = 0,
+    checkpoint: str | None = None,
+    *,
+    terminal: Literal[False] = False,
+) -> Path: ...
+
+
+@overload
+def watch(
+    run: Run | Path | str,
+    *,
+    episode: int = 0,
+    checkpoint: str | None = None,
+    terminal: Literal[True],
+    delay_s: float = 0.1,
+) -> None: ...
+
+
+def watch(
+    run: Run | Path | str,
+    gif: Path | str | None = None,
+    episode: int = 0,
+    checkpoint: str | None = None,
+    *,
+    terminal: bool = False,
+    delay_s: float = 0.1,
+) -> Path | None:
+    """Write an evaluation episode of a trained herd as a GIF and return its path; a notebook shows it.
+
+    `gif` is the file to write, by default watch.gif in the run directory. `checkpoint` is the name of one, or "best";
+    the default is the newest. With `terminal` the episode is played in this terminal instead, a turn every `delay_s`
+    seconds.
+    """
+    opened = Run.of(run)
+    games = play(opened, trained_bindings(opened, checkpoint), episode)
+    if terminal:
+        _show_in_terminal(games, delay_s)
+        return None
+    target = opened.path / "watch.gif" if gif is None else Path(gif)
+    make_film(target, games)
+    show_picture(target)
+    return target
+
+
+def _show_in_terminal(games: Iterator[Game], delay_s: float) -> None:
+    with Live(console=Console(), auto_refresh=False) as live:
+        for turn, game in enumerate(games):
+            live.update(Text(f"{game.text(0)}\nturn {turn + 1}"), refresh=True)
+            time.sleep(delay_s)
+
+
 def draw(run: Run, progress: Progress) -> None:
-    """Curve and film, into the run directory."""
+    """Write the learning curve and a film into the run directory."""
+    from remuda.runs.curve import draw_curve  # matplotlib is slow to import, and only pictures need it
+
     curve = draw_curve(run)
     progress.say(f"curve: {curve}")
     try:

@@ -36,15 +36,15 @@ from numpy.typing import NDArray
 
 from remuda.core.errors import ConfigError, StorageError, TraceError, first_line
 from remuda.core.fragment import Fragment, Purpose
-from remuda.core.game import GameSpec, Group, make_game
+from remuda.core.game import Game, GameSpec, Group, make_game
 from remuda.core.task import Task
 from remuda.core.threads import one_thread_each
-from remuda.games.registry import find_game
+from remuda.games.registry import AnyGame, find_game, name_of
 from remuda.learners.herd import weights_sha256
 from remuda.rollout.config import RolloutConfig
 from remuda.rollout.rollout import Rollout
 from remuda.runs.evaluation import TOGETHER, EvaluationSetup, is_run
-from remuda.runs.run import to_json
+from remuda.runs.run import Run, to_json
 
 FORMAT, VERSION = "remuda-recording", 1
 MOST_BYTES = 1 << 32
@@ -67,7 +67,7 @@ class GroupRecording:
     action_mask: NDArray[np.bool_] | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Recording:
     """Recorded episodes.
 
@@ -83,30 +83,54 @@ class Recording:
     keys: NDArray[np.uint64]
     groups: list[GroupRecording]
 
+    @classmethod
+    def read(cls, path: Path | str) -> Recording:
+        """Read a file that `remuda.record` wrote; every shape and type is checked first."""
+        return read(path)
+
+    def start(self, game: AnyGame) -> Game:
+        """Worlds of `game` at the start of the recorded episodes, one per episode: `step` them with the actions."""
+        worlds = make_game(find_game(name_of(game)), self.header["options"], self.worlds.tolist())
+        worlds.reset(np.arange(len(self.worlds)), self.keys)
+        return worlds
+
+    def __repr__(self) -> str:
+        return f"Recording of {self.header['game']}: {len(self.turns)} episodes, {int(self.turns.sum())} turns"
+
 
 def record(
-    target: str | Path,
-    out: Path,
-    episodes: int,
-    settings: Mapping[str, Any] | None = None,
+    target: Run | Path | AnyGame,
+    out: Path | str = "episodes.npz",
+    episodes: int = 10,
     exploration: float = 0.0,
     checkpoint: str | None = None,
+    *,
+    game: AnyGame | None = None,
+    **settings: Any,
 ) -> Recording:
-    """Play test episodes 0 … episodes-1 of a run or a game and write them to a file that must not exist yet."""
-    if out.exists():
-        raise ConfigError(f"out={out} exists already: give a file that does not")
-    if not out.absolute().parent.is_dir():
-        raise ConfigError(f"out={out} cannot be written: there is no directory {out.absolute().parent}")
-    given = dict(settings or {})
-    if not is_run(target) and not {"learner", "learners"} & set(given):
-        given["learner"] = "random"
-    setup = EvaluationSetup.of(target, given, checkpoint)
+    """Play test episodes 0 … episodes-1 of a run or a game and write them to a file that must not exist yet.
+
+    A game is played by random players unless `learner` or `learners` names others. The other arguments are those of
+    `remuda.evaluate`.
+    """
+    file = Path(out)
+    if file.exists():
+        raise ConfigError(f"out={file} exists already: give a file that does not")
+    if not file.absolute().parent.is_dir():
+        raise ConfigError(f"out={file} cannot be written: there is no directory {file.absolute().parent}")
+    if episodes < 1:
+        raise ConfigError(f"episodes={episodes} should be at least 1")
+    if not 0 <= exploration <= 1:
+        raise ConfigError(f"exploration={exploration} should be a share from 0 to 1")
+    if not is_run(target) and not {"learner", "learners", "policy"} & set(settings):
+        settings["learner"] = "random"
+    setup = EvaluationSetup.of(target, settings, checkpoint, game)
     size = episodes * setup.spec.turns * sum(map(_bytes_per_turn, setup.spec.groups))
     if size > MOST_BYTES:
         raise ConfigError(f"episodes={episodes} could take {size:,} bytes: record at most {MOST_BYTES:,} in one file")
     with one_thread_each():
         recording = _play(setup, episodes, exploration)
-    _write(out, recording)
+    _write(file, recording)
     return recording
 
 

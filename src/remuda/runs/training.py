@@ -31,7 +31,7 @@ from remuda.engines.context import EngineContext
 from remuda.engines.interfaces import Collectors, Trainers, Update
 from remuda.engines.loop import Loop
 from remuda.engines.table import cannot_run, check_engine, choose_engine, engine_lines, find_engine, resolve_device
-from remuda.games.registry import find_game, name_of, refuse_while_importing
+from remuda.games.registry import AnyGame, find_game, refuse_while_importing
 from remuda.learners.herd import assign, parameters, tolerated_lag
 from remuda.rollout.warm_up import warm_up
 from remuda.runs import checkpoint
@@ -53,7 +53,7 @@ LOCK = ".lock"
 
 
 def train(
-    game: str | Callable[..., Any] | None = None,
+    game: AnyGame | None = None,
     *,
     out: Path | str | None = None,
     callback: Callback | None = None,
@@ -62,12 +62,12 @@ def train(
 ) -> Run:
     """Train a herd and return its run.
 
-    `game` is a name, or a function at the top level of a module that makes an environment. Settings are those of
-    the plan, the game and the learners in one flat set. `callback` gets the rows of each round, one per agent, and
+    `game` is a name, a GameEntry, or a class or function that makes an environment. Settings are those of the plan,
+    the game and the learners in one flat set. `callback` gets the rows of each round, one per agent, and
     ends the run by returning False.
     """
     if game is not None:
-        settings["game"] = game if isinstance(game, str) else name_of(game)
+        settings["game"] = game
     return start(settings, out, callback, quiet)
 
 
@@ -89,9 +89,15 @@ def resume(
     n_workers: int | None = None,
     callback: Callback | None = None,
     quiet: bool = False,
+    game: AnyGame | None = None,
 ) -> Run:
-    """Go on with a run as if it had never stopped; `engine` and `n_workers` may change on the way."""
-    run = Run(path)
+    """Go on with a run as if it had never stopped; `engine` and `n_workers` may change on the way.
+
+    `game` gives a game again that was defined in another Python session.
+    """
+    refuse_while_importing()
+    refuse_inside_workers()
+    run = Run(path, game)
     changes = {"engine": engine, "n_workers": n_workers}
     plan = run.changed({name: value for name, value in changes.items() if value is not None})
     start_from = run.checkpoint(checkpoint_name)

@@ -35,8 +35,8 @@ UNGUARDED = 113
 def refuse_inside_workers() -> None:
     """End this process if it is a worker that is still importing the program that started it.
 
-    The worker says nothing, since there may be hundreds of them: its parent raises `missing_guard` when it sees the exit
-    code. Buffered output of the program is dropped with it.
+    The worker says nothing, since there may be hundreds of them: its parent raises `missing_guard` when it sees the
+    exit code. Buffered output of the program is dropped with it.
     """
     process = multiprocessing.current_process()
     if process.name != "MainProcess" and getattr(process, "_inheriting", False):

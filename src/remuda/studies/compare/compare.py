@@ -2,40 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from remuda.core.errors import ConfigError
 from remuda.core.game import GameSpec
 from remuda.core.machine import cores as cores_here
 from remuda.core.machine import machine
 from remuda.core.plan import Plan
+from remuda.core.session import is_session_name
 from remuda.engines.table import ENGINES
+from remuda.games.registry import AnyGame, refuse_while_importing
 from remuda.runs.settings import make_plan, spec_of
 from remuda.studies.compare.advise import advise
 from remuda.studies.compare.measure import VariantMeasurements, measure, variants
 from remuda.studies.compare.page import Comparison, Prediction
-from remuda.studies.compare.simulate import TurnTimes, ideal, predict, probe
+from remuda.studies.compare.simulate import TurnTimes, predict, probe
+from remuda.studies.compare.simulate import ideal as ideal_rate
 
 LEAST_WORLDS = 16
 
 
 def compare(
-    settings: Mapping[str, Any],
+    game: AnyGame,
     engines: str = "all",
-    n_workers: Sequence[int] = (2,),
+    n_workers: Sequence[int] | None = None,
     seconds: float = 20.0,
     repeats: int = 3,
-    with_ideal: bool = False,
+    *,
+    ideal: bool = False,
     cores: Sequence[int] = (),
     command: str = "",
     tell: Callable[[str], None] = lambda text: None,
+    **settings: Any,
 ) -> Comparison:
-    """Measure one plan on several engines; unless it says how many worlds it has, there is one for every worker."""
-    wanted = variants(engines, n_workers)
-    plan = make_plan({"worlds": max(LEAST_WORLDS, *n_workers), **settings})
+    """Measure one plan on several engines, each trial in a process of its own.
+
+    `engines` are names with commas between, or "all"; `n_workers` are the numbers of workers to try, by default as many
+    as there are cores. `ideal` adds what a machine that never waits would do, and `cores` predicts other machines. The
+    other settings are those of the plan; unless it says how many worlds it has, there is one for every worker.
+    """
+    refuse_while_importing()
+    counts = [cores_here()] if n_workers is None else list(n_workers)
+    wanted = variants(engines, counts)
+    plan = make_plan({"worlds": max(LEAST_WORLDS, *counts), **settings, "game": game})
+    for name in filter(is_session_name, plan.names()):
+        raise ConfigError(
+            f"{name} was defined in this session, where no trial finds it: put it into a file and import it"
+        )
     spec = spec_of(plan)
     figures = measure(plan, wanted, seconds, repeats, tell)
-    turns = probe(plan) if with_ideal or cores else None
+    turns = probe(plan) if ideal or cores else None
     measured = [own for own in figures if own.trials]
     return Comparison(
         title=f"{plan.game}, {spec.agents} {'agent' if spec.agents == 1 else 'agents'}, {plan.worlds} worlds",
@@ -43,7 +60,7 @@ def compare(
         command=command,
         figures=figures,
         advice=advise(figures),
-        ideal=ideal(plan, turns, figures, cores_here()) if with_ideal and turns and measured else None,
+        ideal=ideal_rate(plan, turns, figures, cores_here()) if ideal and turns and measured else None,
         here=cores_here(),
         predictions=_predictions(plan, spec, turns, measured, cores) if turns and cores else (),
         foreseen=_foreseen(plan, spec, turns, measured) if turns and cores else (),

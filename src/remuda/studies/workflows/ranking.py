@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from remuda.games.cage2.workflow import ORDERS
-from remuda.runs.evaluation import INTERVAL, EvaluationSetup, evaluate
+from remuda.runs.display import INTERVAL
+from remuda.runs.evaluation import EvaluationSetup, evaluate_policies
 from remuda.runs.recorder import Row, standard_error
 from remuda.studies.workflows.methods import SearchSpace, best
 from remuda.studies.workflows.options import TrialResult
@@ -103,7 +104,7 @@ def rank(
 def _score(folder: Path, books: SearchState, order: str, own: TrialResult, seed: int) -> Score:
     setup = EvaluationSetup.of(folder_of(folder, own.trial.number), {"workflow": order, "seed": seed})
     count = books.options.score_episodes
-    metrics = evaluate(setup.plan, setup.spec, setup.bindings, count, None).metrics
+    metrics = evaluate_policies(setup.plan, setup.spec, setup.bindings, count, None).metrics
     returns, compliance, fixes = (metrics[name][:, 0] for name in ("env_return", "compliance", "fixes"))
     width = [INTERVAL * float(standard_error(np.asarray(values))) for values in (returns, compliance)]
     mean = float(compliance.mean())
