@@ -17,11 +17,13 @@ ENVS: dict[str, dict[str, Any]] = {
     "remuda/cage2-v0": {"game": "cage2"},
     "remuda/treasurehunt-v0": {"game": "treasurehunt", "agents": 1},
 }
+ANY_GAME = "remuda/game-v0"
+"""Takes the game as an argument: gymnasium.make("remuda/game-v0", game="my_module:ENTRY")."""
 
 
 def register_envs() -> None:
     """Make our games known to `gymnasium.make` and `gymnasium.make_vec`; twice does no harm."""
-    for name, settings in ENVS.items():
+    for name, settings in {**ENVS, ANY_GAME: {}}.items():
         if name not in registry:
             register(
                 id=name,

@@ -51,7 +51,7 @@ def equal(a: Recording, b: Recording) -> bool:
 @pytest.mark.parametrize("game", GAMES)
 def test_reading_gives_what_was_written(game: str, tmp_path: Path) -> None:
     path = tmp_path / "episodes.npz"
-    written = record(game, path, 5, GAMES[game])
+    written = record(game, path, 5, **GAMES[game])
     assert equal(read(path), written)
     assert list(tmp_path.iterdir()) == [path]
 
@@ -60,7 +60,7 @@ def test_reading_gives_what_was_written(game: str, tmp_path: Path) -> None:
 def test_plain_numpy_reads_it_and_the_game_replays_it(game: str, tmp_path: Path) -> None:
     """The recorded keys and actions lead to the recorded observations, rewards and ends."""
     path = tmp_path / "episodes.npz"
-    record(game, path, 5, GAMES[game])
+    record(game, path, 5, **GAMES[game])
     with np.load(path, allow_pickle=False) as file:
         arrays = dict(file)
     header = json.loads(arrays["header"].tobytes())
@@ -131,7 +131,7 @@ def test_what_lies_beyond_the_end_is_nothing(recorded: Path) -> None:
 
 
 def test_metrics_are_told_turn_by_turn(tmp_path: Path) -> None:
-    recording = record("treasurehunt", tmp_path / "a.npz", 3, {"turns": 20, "spawn": 0.3, "agents": 1})
+    recording = record("treasurehunt", tmp_path / "a.npz", 3, turns=20, spawn=0.3, agents=1)
     (group,) = recording.groups
     events = np.diff(group.metrics, axis=1, prepend=0)  # (episodes, turns, agents, metrics)
     names = recording.header["groups"][0]["metrics"]
@@ -161,7 +161,7 @@ def test_a_trained_herd_plays_as_when_it_is_evaluated(trained: Any, tmp_path: Pa
 def test_scripted_players_and_frozen_ones(trained: Any, tmp_path: Path) -> None:
     run = trained()
     game = {"height": 7, "width": 7, "turns": 5, "learners": {0: f"frozen:{run.path}/1", 1: "random"}}
-    recording = record("treasurehunt", tmp_path / "a.npz", 2, game)
+    recording = record("treasurehunt", tmp_path / "a.npz", 2, **game)
     assert recording.header["players"] == [f"frozen:{run.path}/1", "random"]
     assert recording.header["run"] is None
 

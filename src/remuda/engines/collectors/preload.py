@@ -7,11 +7,12 @@ from their start to the end of two tasks each 18 s without the rehearsal, 1.4 s 
 from __future__ import annotations
 
 import gc
+import io
 import json
 import os
 import signal
 import sys
-from contextlib import suppress
+from contextlib import redirect_stderr, redirect_stdout, suppress
 
 from remuda.core.game import GameSpec, Group
 from remuda.core.plan import Plan
@@ -24,7 +25,13 @@ if WARM_UP_VARIABLE in os.environ:  # in a fork server, not in somebody who only
         signal.signal(number, signal.SIG_IGN)  # told to everybody, it must not take the workers with it
 
 
-with suppress(Exception), one_thread_each():  # a rehearsal that fails only makes the workers start slower
+silence = io.StringIO()  # finding a user's game may import a program that prints: the run itself prints that too
+with (
+    suppress(Exception),  # a warm-up that fails only makes the workers start slower
+    one_thread_each(),
+    redirect_stdout(silence),
+    redirect_stderr(silence),
+):
     script = json.loads(os.environ.pop(WARM_UP_VARIABLE))
     sys.path[:] = script["path"]  # Python 3.11 does not tell the fork server
     groups = tuple(Group(**{**group, "obs_shape": tuple(group["obs_shape"])}) for group in script["groups"])
