@@ -54,8 +54,8 @@ class RolloutActor:
         device: str,
         session_objects: Mapping[str, bytes],
     ) -> None:
-        session.unpack(session_objects)
         sys.path.extend(place for place in path if place not in sys.path)  # where a game of one's own may lie
+        session.unpack(session_objects)  # which may import what lies there
         self.name, self.spec, self.config = name, spec, RolloutConfig.of(plan)
         self.bindings = [bind_policy(part, plan, spec, device) for part in parts]
         self.rollouts = RolloutCache(
