@@ -226,7 +226,7 @@ def test_damaged_files_are_told_in_a_sentence(recorded: Path, tmp_path: Path) ->
         ({"group0_rewards": None}, "group0_rewards"),
         ({"group0_action_mask": None}, "group0_action_mask"),
         ({"group0_actions": np.zeros(shape, np.int32)}, "int32"),
-        ({"group0_actions": np.full(shape, 4, np.int64)}, "actions it does not have"),
+        ({"group0_actions": np.full(shape, 4, np.int64)}, "actions outside of its range"),
         ({"group0_actions": np.zeros((*shape, 1), np.int64)}, "of shape"),
         ({"turns": np.full(shape[0], -1)}, "of shape"),
         ({"header": np.frombuffer(b"{", np.uint8)}, "not JSON"),
@@ -251,9 +251,9 @@ def test_damaged_files_are_told_in_a_sentence(recorded: Path, tmp_path: Path) ->
         path.write_bytes(wrong)
         with pytest.raises(TraceError, match=match):
             read(path)
-    with pytest.raises(TraceError, match="not there"):
+    with pytest.raises(TraceError, match="does not exist"):
         read(tmp_path / "nothing.npz")
-    with pytest.raises(TraceError, match="no file"):
+    with pytest.raises(TraceError, match="not a regular file"):
         read(tmp_path)
 
 
@@ -267,7 +267,7 @@ def test_any_flipped_byte_is_noticed_or_harmless(recorded: Path, tmp_path: Path)
 
 
 def test_a_bomb_is_not_unpacked(recorded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("remuda.runs.recording.MOST_BYTES", 1 << 16)
+    monkeypatch.setattr("remuda.runs.recording.MAX_BYTES", 1 << 16)
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as packed:
         packed.writestr("header.npy", bytes(1 << 20))
@@ -292,3 +292,23 @@ def test_an_existing_file_is_left_alone(recorded: Path) -> None:
     with pytest.raises(ConfigError, match="exists already"):
         record("remuda.testing:MASKED", recorded, 2)
     assert recorded.read_bytes() == before
+
+
+def test_a_recording_starts_its_episodes_again(tmp_path: Path) -> None:
+    """As docs/recording.md has it."""
+    record("treasurehunt", tmp_path / "a.npz", 3, turns=20, spawn=0.3, agents=2)
+    recording = Recording.read(tmp_path / "a.npz")
+    assert repr(recording) == "Recording of treasurehunt: 3 episodes, 60 turns"
+    game = recording.start("treasurehunt")
+    for t in range(int(recording.turns.max())):
+        game.step([np.ascontiguousarray(group.actions[:, t]) for group in recording.groups])
+    assert game.over.all()
+    np.testing.assert_array_equal(game.signals[0].metrics, recording.groups[0].metrics[:, -1])
+
+
+@pytest.mark.parametrize(
+    ("change", "match"), [({"episodes": 0}, "episodes=0"), ({"exploration": -1}, "exploration=-1")]
+)
+def test_what_cannot_be_recorded_is_told_in_a_sentence(tmp_path: Path, change: dict[str, Any], match: str) -> None:
+    with pytest.raises(ConfigError, match=match):
+        record("treasurehunt", tmp_path / "a.npz", **change)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from remuda.studies.workflows.ranking import Search
     from remuda.studies.workflows.search import SearchListener
 
-MOST_NUMBER = 4096
+MAX_NUMBER = 4096
 SHOWN_ORDERS = 10
 
 
@@ -74,9 +74,9 @@ def _print_comparison(shown: Any) -> None:
 def _numbers(name: str, text: str) -> list[int]:
     """2,10,100 as numbers."""
     parts = [part.strip() for part in text.split(",")]
-    if not all(part.isascii() and part.isdigit() and 0 < int(part) <= MOST_NUMBER for part in parts):
+    if not all(part.isascii() and part.isdigit() and 0 < int(part) <= MAX_NUMBER for part in parts):
         raise ConfigError(
-            f"{name}={text} should be whole numbers from 1 to {MOST_NUMBER} with commas between, e.g. 2,10,100"
+            f"{name}={text} should be whole numbers from 1 to {MAX_NUMBER} with commas between, e.g. 2,10,100"
         )
     return [int(part) for part in parts]
 

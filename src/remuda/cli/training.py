@@ -53,7 +53,7 @@ def train(
     from remuda.core.yamlfile import read_yaml
 
     settings = {**(read_yaml(config) if config else {}), **flags, **settings_from(words)}
-    conclude(remuda.train(**refuse_arguments(remuda.train, settings, "game", "out")), as_json)
+    conclude(remuda.train(**refuse_arguments(remuda.train, settings, "game", "out", "callbacks")), as_json)
 
 
 def resume(

@@ -17,7 +17,7 @@ from remuda.runs.display import INTERVAL
 
 TAIL_BYTES = 1 << 20
 """Bytes at the end of a table that are read for its last round."""
-MOST_SHOWN = 6
+MAX_SHOWN = 6
 """Agents whose evaluation is shown one by one."""
 
 Facts = list[tuple[str, str]]
@@ -104,6 +104,6 @@ def _evaluation(rows: list[dict[str, str]]) -> str:
         scores = [(float(row["return"]), INTERVAL * float(row["return_se"] or "nan")) for row in rows]
     except (KeyError, ValueError):
         return "cannot be read"
-    shown = [f"{mean:.2f}" if width != width else f"{mean:.2f} ± {width:.2f}" for mean, width in scores[:MOST_SHOWN]]
-    more = f" and {len(scores) - MOST_SHOWN} more" if len(scores) > MOST_SHOWN else ""
+    shown = [f"{mean:.2f}" if width != width else f"{mean:.2f} ± {width:.2f}" for mean, width in scores[:MAX_SHOWN]]
+    more = f" and {len(scores) - MAX_SHOWN} more" if len(scores) > MAX_SHOWN else ""
     return f"after {rows[0]['episodes']} episodes, return of each agent (95 %): {', '.join(shown)}{more}"

@@ -34,7 +34,7 @@ from remuda.runs.settings import complete, make_plan, spec_of
 TOGETHER = 64  # episodes played at once
 CHANGEABLE = ("seed", "n_workers", "worlds")
 """Settings that may differ from training when a run is evaluated."""
-MOST_ROWS = 20
+MAX_ROWS = 20
 """Agents whose scores a text shows."""
 
 
@@ -109,9 +109,9 @@ class Scores:
 
     def __repr__(self) -> str:
         rows = self.rows()
-        hidden = len(rows) - 1 - MOST_ROWS
+        hidden = len(rows) - 1 - MAX_ROWS
         more = f"\n… and {hidden} more agents" if hidden > 0 else ""
-        return f"{self.headline()}\n{text_table(rows[: MOST_ROWS + 1])}{more}"
+        return f"{self.headline()}\n{text_table(rows[: MAX_ROWS + 1])}{more}"
 
     def _repr_html_(self) -> str:
         return f"<p>{escape(self.headline())}</p>{html_table(self.rows())}"
@@ -123,7 +123,7 @@ def _half_width(values: NDArray[np.float64]) -> Any:
 
 
 def is_run(target: Any) -> bool:
-    """Whether somebody means a run, not a game."""
+    """Whether the target is a run or its directory, not a game."""
     return isinstance(target, Run) or (isinstance(target, str | Path) and (Path(target) / CONFIG).is_file())
 
 

@@ -1,4 +1,4 @@
-"""A trained agent for others: weights as safetensors, the network as a readable Python file, and both as ONNX."""
+"""Exports a trained agent: weights as safetensors, the network as a readable Python file, and both as ONNX."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ EXTRA = ("onnx", "onnxscript")
 HEAD = '''"""A trained agent, in plain torch: `load("{weights}")` makes it.
 
 Input: float32, (batch, {frames}, {shape}): the agent's last {frames} observation(s) as the game shows them, in its own
-units, oldest first and the newest last. Where the agent has not lived that long the missing ones, in front, are zeros.
+units, oldest first. Observations before the agent's first one are zeros.
 
 Output: float32, (batch, {actions}): {output}.
 
@@ -69,7 +69,7 @@ def load(path: str) -> {kind}:
 
 @dataclass(frozen=True)
 class ExportedAgent:
-    """One trained agent outside of its herd."""
+    """One trained agent as a plain torch module, and what its files say about it."""
 
     module: nn.Module
     arguments: dict[str, Any]  # the module was made with
@@ -125,7 +125,7 @@ def take_out(run: Run, agent: int, checkpoint: str | None = None) -> ExportedAge
         "learner": part.player,
         "checkpoint": run.checkpoint(checkpoint, only="policy").name,
     }
-    with rng.torch_seeded(np.uint64(0)):  # new modules draw weights, which are then replaced
+    with rng.torch_seeded(np.uint64(0)):  # a new module draws random weights, which are then replaced
         return MAKERS[type(policy)](policy, about)
 
 
@@ -177,7 +177,7 @@ def _shape(policy: Policy, scale: float) -> dict[str, Any]:
 
 
 def _filled(module: nn.Module, policy: Policy) -> nn.Module:
-    """The module with the policy's weights; the noise of noisy layers is left out."""
+    """The module with the policy's weights, without the noise of noisy layers."""
     (weights,) = policy.weights()
     named = {n: torch.from_numpy(a) for n, a in weights.items() if not n.endswith((".weight_sigma", ".bias_sigma"))}
     module.load_state_dict({**module.state_dict(), **named})
@@ -185,7 +185,7 @@ def _filled(module: nn.Module, policy: Policy) -> nn.Module:
 
 
 def source(agent: ExportedAgent) -> str:
-    """The network as a Python file that needs torch and nothing else."""
+    """The network as a Python file that imports torch and safetensors only."""
     kind = type(agent.module)
     arguments = "".join(f"        {name}={value!r},\n" for name, value in agent.arguments.items())
     imports = ""
@@ -212,7 +212,7 @@ def source(agent: ExportedAgent) -> str:
 
 @contextmanager
 def _quiet(logger: logging.Logger) -> Iterator[None]:
-    """Only errors are said."""
+    """Let a logger report errors only."""
     level = logger.level
     logger.setLevel(logging.ERROR)
     try:
@@ -226,7 +226,10 @@ def as_onnx(agent: ExportedAgent) -> bytes:
     import onnx
 
     example = torch.zeros((2, agent.frames, *agent.group.obs_shape))
-    with warnings.catch_warnings(action="ignore"), _quiet(logging.getLogger("torch.onnx")):  # about its own insides
+    with (
+        warnings.catch_warnings(action="ignore"),
+        _quiet(logging.getLogger("torch.onnx")),
+    ):  # the exporter warns about its own internals
         program = torch.onnx.export(
             agent.module,
             (example,),
@@ -239,7 +242,7 @@ def as_onnx(agent: ExportedAgent) -> bytes:
     assert program is not None
     model = program.model_proto
     for thing in (*model.graph.node, *model.graph.value_info, *model.graph.initializer, model.graph):
-        del thing.metadata_props[:]  # where in whose source files it was made
+        del thing.metadata_props[:]  # paths of source files on this machine
     onnx.helper.set_model_props(model, {"remuda": to_json(agent.about)})
     onnx.checker.check_model(model)
     file = io.BytesIO()

@@ -102,7 +102,7 @@ def draw(run: Run, progress: Progress) -> None:
 
 
 def trained_bindings(run: Run, name: str | None = None) -> list[PolicyBinding]:
-    """The trained herd, ready to play."""
+    """Policies for every agent of a run: those that learned have the weights of a checkpoint."""
     bindings = []
     for part in load_frozen(run.parts, run.spec):
         group = run.spec.groups[part.group]
@@ -116,7 +116,7 @@ def trained_bindings(run: Run, name: str | None = None) -> list[PolicyBinding]:
 
 
 def play(run: Run, bindings: Sequence[PolicyBinding], episode: int, exploration: float = 0.0) -> Iterator[Game]:
-    """One evaluation episode, turn by turn; yields the game after each."""
+    """Play one evaluation episode; yields the game after each turn."""
     plan = run.plan
     world = episode % plan.worlds
     game = make_game(find_game(plan.game), plan.options, [world])
@@ -128,7 +128,7 @@ def play(run: Run, bindings: Sequence[PolicyBinding], episode: int, exploration:
 
 
 def make_film(target: Path, games: Iterator[Game]) -> None:
-    """A GIF of world 0, each cell a square."""
+    """Write world 0 as a GIF; each pixel of the game's picture becomes a square."""
     pictures = [_enlarge(game.render(0)) for game in games]
     try:
         pictures[0].save(target, save_all=True, append_images=pictures[1:], duration=FRAME_MS, loop=0)

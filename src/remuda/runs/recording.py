@@ -1,16 +1,16 @@
-"""Episodes in a file that any program reads: numpy's .npz, no pickle.
+"""Recorded episodes, in a file that any program reads: numpy's .npz, without pickle.
 
 | array | shape | what it is |
 | --- | --- | --- |
 | `header` | (bytes,) uint8 | UTF-8 JSON: game, options, seed, groups, who played …; see `Recording` |
 | `turns` | (episodes,) | turns of each episode |
 | `episodes`, `worlds` | (episodes,) | its number, and the number of the world it was played in |
-| `keys` | (episodes,) uint64 | what all chance of the episode derives from: `game.reset(worlds, keys)` |
+| `keys` | (episodes,) uint64 | all random numbers of the episode derive from it: `game.reset(worlds, keys)` |
 | `group0_observations` | (episodes, longest + 1, agents, …) | entry t is what the agents saw in turn t |
 | `group0_actions` | (episodes, longest, agents) int64 | |
 | `group0_rewards` | (episodes, longest, agents) float32 | all that reached the agent until its next observation |
 | `group0_terminated`, `group0_truncated` | (episodes, longest, agents) bool | died or ended by the rules; cut off |
-| `group0_alive` | (episodes, longest, agents) bool | acted in this turn; where False the rest means nothing |
+| `group0_alive` | (episodes, longest, agents) bool | acted in this turn; where False the other arrays mean nothing |
 | `group0_metrics` | (episodes, longest, agents, metrics) float32 | the game's counts up to the end of this turn |
 | `group0_action_mask` | (episodes, longest + 1, agents, actions) bool | what is allowed; only of masked groups |
 
@@ -47,9 +47,9 @@ from remuda.runs.evaluation import TOGETHER, EvaluationSetup, is_run
 from remuda.runs.run import Run, to_json
 
 FORMAT, VERSION = "remuda-recording", 1
-MOST_BYTES = 1 << 32
-"""Of all arrays of a recording."""
-MOST_GROUPS = 1024
+MAX_BYTES = 1 << 32
+"""Largest size of all arrays of a recording together."""
+MAX_GROUPS = 1024
 PER_EPISODE = {"turns": np.int64, "episodes": np.int64, "worlds": np.int64, "keys": np.uint64}
 
 
@@ -126,8 +126,8 @@ def record(
         settings["learner"] = "random"
     setup = EvaluationSetup.of(target, settings, checkpoint, game)
     size = episodes * setup.spec.turns * sum(map(_bytes_per_turn, setup.spec.groups))
-    if size > MOST_BYTES:
-        raise ConfigError(f"episodes={episodes} could take {size:,} bytes: record at most {MOST_BYTES:,} in one file")
+    if size > MAX_BYTES:
+        raise ConfigError(f"episodes={episodes} could take {size:,} bytes: record at most {MAX_BYTES:,} in one file")
     with one_thread_each():
         recording = _play(setup, episodes, exploration)
     _write(file, recording)
@@ -140,7 +140,7 @@ def _bytes_per_turn(group: Group) -> int:
 
 
 def _play(setup: EvaluationSetup, episodes: int, exploration: float) -> Recording:
-    """All episodes, some at a time."""
+    """Play all episodes, TOGETHER at a time, and join them."""
     chunks = []
     for first in range(0, episodes, TOGETHER):
         numbers = tuple(range(first, min(first + TOGETHER, episodes)))
@@ -157,28 +157,28 @@ def _play(setup: EvaluationSetup, episodes: int, exploration: float) -> Recordin
 
 
 def _group(arrays: Mapping[str, Any]) -> GroupRecording:
-    """A group by the names of its arrays; most have no mask."""
+    """A group from its arrays by name; unmasked groups have no mask."""
     return GroupRecording(**{"action_mask": None, **arrays})
 
 
 def _padded(name: str, array: NDArray[Any], longest: int) -> NDArray[Any]:
-    """An array (episodes, turns, …) made as long as the longest episode needs."""
+    """An array (episodes, turns, …), padded to the turns of the longest episode."""
     missing = longest + _extra(name) - array.shape[1]
     return np.pad(array, [(0, 0), (0, missing), *[(0, 0)] * (array.ndim - 2)])
 
 
 def _extra(name: str) -> int:
-    """Entries an array has beside one per turn."""
+    """Entries that an array has in addition to one per turn."""
     return 1 if name in ("observations", "action_mask") else 0
 
 
 def _play_some(setup: EvaluationSetup, task: Task) -> Recording:
-    """The episodes of one task, side by side."""
+    """Play the episodes of one task, all at once."""
     config = RolloutConfig.of(setup.plan)
     worlds = [episode % config.worlds for episode in task.episodes]
     game = make_game(find_game(setup.plan.game), setup.plan.options, worlds)
     rollout = Rollout(game, setup.bindings, config)
-    rollout.judge = lambda fragment: []  # what the game shows is recorded as it is
+    rollout.judge = lambda fragment: []  # record what the game returns, valid or not
     rollout.start(task)
     over: list[NDArray[np.bool_]] = []
     counts: list[list[NDArray[np.float32]]] = []
@@ -198,7 +198,7 @@ def _play_some(setup: EvaluationSetup, task: Task) -> Recording:
 
 
 def _of_group(fragment: Fragment, metrics: NDArray[np.float32], turns: NDArray[np.int64]) -> GroupRecording:
-    """A fragment with episodes first and nothing after their ends."""
+    """A fragment with the axis of episodes first, and zeros after the end of each."""
 
     def own(array: NDArray[Any], extra: int = 0) -> NDArray[Any]:
         result = np.ascontiguousarray(array.swapaxes(0, 1))
@@ -257,7 +257,7 @@ def _describe(spec: GameSpec) -> list[dict[str, Any]]:
 
 
 def _write(path: Path, recording: Recording) -> None:
-    """Write the file beside its place and move it there when it is whole."""
+    """Write to a draft file, then rename it: a file of the final name is always complete."""
     arrays: dict[str, Any] = {"header": np.frombuffer(to_json(recording.header).encode(), np.uint8)}
     arrays |= {name: getattr(recording, name) for name in PER_EPISODE}
     for g, group in enumerate(recording.groups):
@@ -275,7 +275,7 @@ def _write(path: Path, recording: Recording) -> None:
 
 
 def read(path: str | Path) -> Recording:
-    """A recording, or a sentence about what is wrong with the file."""
+    """Read a recording; a damaged file raises TraceError with one sentence that says what is wrong."""
     path = Path(path)
     arrays = _read_arrays(path)
     header = _read_header(path, arrays)
@@ -290,7 +290,7 @@ def read(path: str | Path) -> Recording:
             found = f"{arrays[name].dtype} of shape {arrays[name].shape}"
             raise TraceError(f"recording {path} is damaged: {name} is {found}, not {dtype} of shape {shape}")
     if not (arrays["turns"] >= 0).all():
-        raise TraceError(f"recording {path} is damaged: turns are not counts")
+        raise TraceError(f"recording {path} is damaged: its turns are negative")
     groups = []
     for g in range(len(header["groups"])):
         prefix = f"group{g}_"
@@ -298,28 +298,28 @@ def read(path: str | Path) -> Recording:
         groups.append(_group(own))
     for g, (group, facts) in enumerate(zip(groups, header["groups"], strict=True)):
         if group.actions.min(initial=0) < 0 or group.actions.max(initial=0) >= facts["actions"]:
-            raise TraceError(f"recording {path} is damaged: group {g} took actions it does not have")
+            raise TraceError(f"recording {path} is damaged: group {g} has actions outside of its range")
     return Recording(header, **{name: arrays[name] for name in PER_EPISODE}, groups=groups)
 
 
 def _read_arrays(path: Path) -> dict[str, NDArray[Any]]:
     try:
         if not stat.S_ISREG(path.stat().st_mode):
-            raise TraceError(f"{path} is not a recording: it is no file")
+            raise TraceError(f"{path} is not a recording: it is not a regular file")
         with zipfile.ZipFile(path) as packed:
             size = sum(member.file_size for member in packed.infolist())
-        if size > 2 * MOST_BYTES:
-            raise TraceError(f"recording {path} unpacks to {size:,} bytes: that is more than is read")
+        if size > 2 * MAX_BYTES:
+            raise TraceError(f"recording {path} unpacks to {size:,} bytes: that is too large to read")
         with warnings.catch_warnings(action="error"), np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
         for name, array in arrays.items():
             if not isinstance(array, np.ndarray):
                 raise TraceError(f"recording {path} is damaged: {name} is not an array")
     except FileNotFoundError:
-        raise TraceError(f"{path} is not there: give a file that `remuda record` wrote") from None
+        raise TraceError(f"{path} does not exist: give a file that `remuda record` wrote") from None
     except TraceError:
         raise
-    except Exception as error:  # the file is foreign: whatever its reader raises is about the file
+    except Exception as error:  # the file may hold anything: every error of its reader is about the file
         raise TraceError(f"recording {path} cannot be read: {first_line(error)}") from None
     for name in ("header", "turns"):
         if name not in arrays or arrays[name].ndim != 1:
@@ -337,13 +337,13 @@ def _read_header(path: Path, arrays: Mapping[str, NDArray[Any]]) -> dict[str, An
     if header.get("version") != VERSION:
         raise TraceError(f"recording {path} has version {header.get('version')}: this remuda reads version {VERSION}")
     groups = header.get("groups")
-    if not isinstance(groups, list) or not 0 < len(groups) <= MOST_GROUPS:
+    if not isinstance(groups, list) or not 0 < len(groups) <= MAX_GROUPS:
         raise TraceError(f"recording {path} is damaged: its header has no groups")
     return header
 
 
 def _expected(header: Mapping[str, Any], episodes: int, longest: int) -> dict[str, tuple[tuple[int, ...], Any]]:
-    """Shape and dtype of every array that the header speaks of."""
+    """Shape and dtype of every array that the header describes."""
     wanted: dict[str, tuple[tuple[int, ...], Any]] = {
         name: ((episodes,), np.dtype(dtype)) for name, dtype in PER_EPISODE.items()
     }
