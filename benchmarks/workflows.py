@@ -18,7 +18,7 @@ from remuda.core.machine import cores
 from remuda.core.policy import Policy, PolicyBinding, PolicyInput, PolicyOutput
 from remuda.games.cage2.observation import BITS
 from remuda.games.cage2.workflow import distinct_orders, kendall_distance, read_order, write_order
-from remuda.runs.evaluation import EvaluationSetup, evaluate
+from remuda.runs.evaluation import EvaluationSetup, evaluate_policies
 
 SEEDS = 3
 FIVE = 5
@@ -66,7 +66,7 @@ def scores(run: str, scored_by: str, told: str | None = None) -> dict[str, float
             PolicyBinding(binding.group, binding.first, binding.last, ToldOrder(binding.policy, told))
             for binding in bindings
         ]
-    metrics = evaluate(setup.plan, setup.spec, bindings, TESTED, None).metrics
+    metrics = evaluate_policies(setup.plan, setup.spec, bindings, TESTED, None).metrics
     return {name: float(values.mean()) for name, values in metrics.items()}
 
 

@@ -9,16 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from remuda.core.game import Game, GameEntry, GameSpec, Group
-from remuda.core.kernels import kernel
-from remuda.core.options import Options
-from remuda.core.rng import Keys, fold, uniform
-from remuda.games.grid import EMPTY, MOVES, add_view, count_kind, draw_text, paint, place_apart, wall_border
+from remuda import Game, GameEntry, GameSpec, Group, Options, grid, kernel, rng
 
-BERRY, AGENT, KINDS = 2, 3, 4  # remuda.games.grid has EMPTY = 0 and WALL = 1
+BERRY, AGENT, KINDS = 2, 3, 4  # remuda.grid has EMPTY = 0 and WALL = 1
 SIGNS = ".#o@"
 COLOURS = np.array([[222, 214, 180], [92, 84, 76], [176, 32, 92], [60, 90, 220]], np.uint8)
-STEPS = np.vstack([MOVES, [[0, 0]]])  # up, down, left, right, and stay
+STEPS = np.vstack([grid.MOVES, [[0, 0]]])  # up, down, left, right, and stay
 EATEN, LEFT = 0, 1
 
 
@@ -36,11 +32,11 @@ class CommonsOptions(Options):
 @kernel
 def _reset(planes: Any, cells: Any, worlds: Any, keys: Any, berries: float) -> None:
     for i in range(len(worlds)):
-        plane, key = planes[worlds[i]], fold(keys[i], 1)
-        wall_border(plane)
-        place_apart(plane, AGENT, fold(keys[i], 0), cells[worlds[i]])
+        plane, key = planes[worlds[i]], rng.fold(keys[i], 1)
+        grid.wall_border(plane)
+        grid.place_apart(plane, AGENT, rng.fold(keys[i], 0), cells[worlds[i]])
         for row, col in np.ndindex(plane.shape):
-            if plane[row, col] == EMPTY and uniform(key, row * plane.shape[1] + col) < berries:
+            if plane[row, col] == grid.EMPTY and rng.uniform(key, row * plane.shape[1] + col) < berries:
                 plane[row, col] = BERRY
 
 
@@ -49,11 +45,11 @@ def _grow(planes: Any, keys: Any, turn: Any, over: Any, growth: float) -> None:
     for w in range(len(planes)):
         if over[w]:
             continue
-        old, key = planes[w].copy(), fold(keys[w], 2 + turn[w])
+        old, key = planes[w].copy(), rng.fold(keys[w], 2 + turn[w])
         for row, col in np.ndindex(old.shape):
-            if old[row, col] == EMPTY:
-                near = count_kind(old[row - 1 : row + 2, col - 1 : col + 2], BERRY)
-                if uniform(key, row * old.shape[1] + col) < growth * near:
+            if old[row, col] == grid.EMPTY:
+                near = grid.count_kind(old[row - 1 : row + 2, col - 1 : col + 2], BERRY)
+                if rng.uniform(key, row * old.shape[1] + col) < growth * near:
                     planes[w, row, col] = BERRY
 
 
@@ -62,7 +58,7 @@ def _observe(planes: Any, cells: Any, radius: int, first: int, out: Any) -> None
     out[:] = 0
     for w, i in np.ndindex(out.shape[:2]):
         cell = cells[w, first + i]
-        add_view(planes[w], cell[0], cell[1], radius, out[w, i])
+        grid.add_view(planes[w], cell[0], cell[1], radius, out[w, i])
 
 
 @kernel
@@ -70,9 +66,9 @@ def _act(planes: Any, cells: Any, over: Any, first: int, actions: Any, eaten: An
     for w, i in np.ndindex(actions.shape):
         plane, cell, step = planes[w], cells[w, first + i], STEPS[actions[w, i]]
         row, col = cell[0] + step[0], cell[1] + step[1]
-        if not over[w] and (plane[row, col] == EMPTY or plane[row, col] == BERRY):
+        if not over[w] and (plane[row, col] == grid.EMPTY or plane[row, col] == BERRY):
             eaten[w, i] = plane[row, col] == BERRY
-            plane[cell[0], cell[1]] = EMPTY
+            plane[cell[0], cell[1]] = grid.EMPTY
             plane[row, col] = AGENT
             cell[0], cell[1] = row, col
 
@@ -88,11 +84,11 @@ class Commons(Game):
         super().__init__(GameSpec("commons", (group,), options.turns, options.model_dump()), count)
         self.planes = np.zeros((count, size, size), np.uint8)
         self.cells = np.zeros((count, agents, 2), np.int64)  # (worlds, agents, row/col)
-        self.keys: Keys = np.zeros(count, np.uint64)
+        self.keys: rng.Keys = np.zeros(count, np.uint64)
         self.turn = np.zeros(count, np.int64)
 
-    def reset(self, worlds: NDArray[np.int64], keys: Keys) -> None:
-        """Put agents on random cells, and berries on some of the others."""
+    def reset(self, worlds: NDArray[np.int64], keys: rng.Keys) -> None:
+        """Agents on random cells, berries on some of the others."""
         self.signals[0].clear(worlds)
         self.keys[worlds] = keys
         self.turn[worlds] = 0
@@ -124,12 +120,12 @@ class Commons(Game):
         self.over |= done
 
     def render(self, world: int) -> NDArray[np.uint8]:
-        """The map, one pixel per cell."""
-        return paint(self.planes[world], COLOURS)
+        """One pixel per cell."""
+        return grid.paint(self.planes[world], COLOURS)
 
     def text(self, world: int) -> str:
-        """The map as text: `@` agents, `o` berries."""
-        return draw_text(self.planes[world], SIGNS)
+        """`@` agents, `o` berries."""
+        return grid.draw_text(self.planes[world], SIGNS)
 
 
 ENTRY = GameEntry("commons", "berries grow next to berries; each one eaten is worth 1", CommonsOptions, Commons)

@@ -14,7 +14,7 @@ from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from ray.rllib.env.wrappers.pettingzoo_env import ParallelPettingZooEnv
 from ray.tune.registry import register_env
 
-from remuda.adapters.outbound.pettingzoo import parallel_env
+from remuda import parallel_env
 
 AGENTS = 2
 TURNS = 100

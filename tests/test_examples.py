@@ -22,7 +22,7 @@ from remuda.core.game import GameEntry, make_game
 from remuda.core.rng import Stream
 from remuda.games.grid import DOWN, EMPTY, LEFT, RIGHT, WALL
 from remuda.learners.herd import assign, bind_policy
-from remuda.runs.evaluation import evaluate
+from remuda.runs.evaluation import evaluate_policies
 from remuda.runs.settings import make_plan, spec_of
 from remuda.testing.game_conformance import CHECKS
 
@@ -166,7 +166,7 @@ def random_returns(**settings: Any) -> list[float]:
     plan = make_plan({"game": "commons:ENTRY", "learner": "random", **settings})
     spec = spec_of(plan)
     bindings = [bind_policy(part, plan, spec, "cpu") for part in assign(plan, spec)]
-    returns: list[float] = evaluate(plan, spec, bindings, 64).summary()["mean_return"]
+    returns: list[float] = evaluate_policies(plan, spec, bindings, 64).summary()["mean_return"]
     return returns
 
 

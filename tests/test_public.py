@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import pkgutil
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -26,9 +29,107 @@ def scan(pattern: str, besides: tuple[str, ...] = ()) -> list[str]:
     return found
 
 
+PUBLIC = [
+    "Finding",
+    "Fragment",
+    "Game",
+    "GameEntry",
+    "GameSpec",
+    "Group",
+    "Learner",
+    "LearnerContext",
+    "Options",
+    "Policy",
+    "PolicyInput",
+    "PolicyOutput",
+    "Recording",
+    "RemudaError",
+    "Run",
+    "__version__",
+    "check",
+    "compare",
+    "evaluate",
+    "export",
+    "grid",
+    "kernel",
+    "load",
+    "parallel_env",
+    "record",
+    "resume",
+    "rng",
+    "train",
+    "watch",
+]
+HEAVY = ("torch", "numba", "numpy", "gymnasium", "matplotlib", "pydantic", "ray")
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "examples").glob("*.py")]
+
+
+def run_python(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def test_the_public_list_is_this_one() -> None:
-    assert remuda.__all__ == ["Finding", "RemudaError", "Run", "__version__", "check", "resume", "train"]
-    assert all(hasattr(remuda, name) for name in remuda.__all__)
+    assert remuda.__all__ == PUBLIC
+    assert dir(remuda) == PUBLIC
+    assert all(hasattr(remuda, name) for name in PUBLIC)
+
+
+def test_editors_and_type_checkers_see_the_same_names() -> None:
+    tree = ast.parse((SOURCES / "__init__.py").read_text(encoding="utf-8"))
+    (block,) = [node for node in tree.body if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)]
+    seen = {alias.name for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    assert seen == set(PUBLIC) - {"__version__", "RemudaError"}
+
+
+def test_everything_public_is_documented() -> None:
+    page = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
+    for name in PUBLIC:
+        assert name == "__version__" or getattr(remuda, name).__doc__, name
+        assert f"`{name}`" in page, name
+
+
+def test_an_unknown_name_is_an_attribute_error_that_lists_the_known_ones() -> None:
+    with pytest.raises(AttributeError, match=r"'trane'; its names are .*train"):
+        remuda.trane  # noqa: B018
+    assert not hasattr(remuda, "__path_of_nothing__")
+
+
+def test_importing_remuda_imports_nothing_heavy() -> None:
+    assert run_python(f"import sys, remuda\nprint([name for name in {HEAVY} if name in sys.modules])") == "[]\n"
+
+
+def test_a_name_is_imported_when_it_is_used() -> None:
+    code = "import sys, remuda\nremuda.Options\nprint('torch' in sys.modules, 'pydantic' in sys.modules)"
+    assert run_python(code) == "False True\n"
+
+
+@pytest.mark.parametrize("first", ["gymnasium, remuda", "remuda, gymnasium, remuda_envs"])
+def test_gymnasium_knows_our_games(first: str) -> None:
+    """Where it was imported before us, and where remuda_envs was."""
+    code = f"import {first}\nprint(gymnasium.spec('remuda/cage2-v0').kwargs)"
+    assert run_python(code) == "{'game': 'cage2'}\n"
+
+
+def test_gymnasium_takes_any_game() -> None:
+    code = (
+        "import gymnasium, remuda_envs\n"
+        "env = gymnasium.make('remuda/game-v0', game='treasurehunt', agents=1)\n"
+        "envs = gymnasium.make_vec('remuda/game-v0', num_envs=3, game='treasurehunt', agents=1)\n"
+        "print(env.reset(seed=1)[0].shape, envs.reset(seed=1)[0].shape)"
+    )
+    assert run_python(code) == "(150,) (3, 150)\n"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_docs_and_examples_use_public_names_only(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert re.findall(r"(?:from|import) remuda\.\S+", text) == []
+    used = set(re.findall(r"(?<![\w./])remuda\.([A-Za-z_]\w*)", text))
+    imported = {name.strip() for line in re.findall(r"from remuda import (.+)", text) for name in line.split(",")}
+    assert (used | imported) - set(PUBLIC) == set()
 
 
 def test_the_version_is_the_installed_one() -> None:

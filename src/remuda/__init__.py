@@ -1,14 +1,104 @@
-"""remuda: train herds of independent agents as fast as the machine allows."""
+"""remuda: train herds of independent agents as fast as the machine allows.
 
-from contextlib import suppress
+What is listed here is public; everything else may change without notice. A name is imported when it is first used:
+`import remuda` by itself loads neither torch nor numba.
+"""
+
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from remuda.core.errors import RemudaError
-from remuda.runs.run import Run
-from remuda.runs.training import resume, train
-from remuda.testing.game_conformance import Finding, check
 
-with suppress(ImportError):  # Gymnasium is an extra: where it is, it shall know our games
-    import remuda_envs  # noqa: F401
+if TYPE_CHECKING:
+    from remuda.adapters.outbound.pettingzoo import parallel_env
+    from remuda.core import rng
+    from remuda.core.fragment import Fragment
+    from remuda.core.game import Game, GameEntry, GameSpec, Group
+    from remuda.core.kernels import kernel
+    from remuda.core.learner import Learner, LearnerContext
+    from remuda.core.options import Options
+    from remuda.core.policy import Policy, PolicyInput, PolicyOutput
+    from remuda.games import grid
+    from remuda.runs.callbacks.base import Callback
+    from remuda.runs.evaluation import evaluate
+    from remuda.runs.export import export
+    from remuda.runs.film import watch
+    from remuda.runs.recording import Recording, record
+    from remuda.runs.run import Run, load
+    from remuda.runs.training import resume, train
+    from remuda.studies.compare.compare import compare
+    from remuda.testing.game_conformance import Finding, check
 
-__version__ = "0.1.0"
-__all__ = ["Finding", "RemudaError", "Run", "__version__", "check", "resume", "train"]
+__version__ = "0.2.0"
+__all__ = [
+    "Callback",
+    "Finding",
+    "Fragment",
+    "Game",
+    "GameEntry",
+    "GameSpec",
+    "Group",
+    "Learner",
+    "LearnerContext",
+    "Options",
+    "Policy",
+    "PolicyInput",
+    "PolicyOutput",
+    "Recording",
+    "RemudaError",
+    "Run",
+    "__version__",
+    "check",
+    "compare",
+    "evaluate",
+    "export",
+    "grid",
+    "kernel",
+    "load",
+    "parallel_env",
+    "record",
+    "resume",
+    "rng",
+    "train",
+    "watch",
+]
+_MODULES = {"grid": "remuda.games.grid", "rng": "remuda.core.rng"}
+_NAMES = {
+    "remuda.adapters.outbound.pettingzoo": ("parallel_env",),
+    "remuda.core.fragment": ("Fragment",),
+    "remuda.core.game": ("Game", "GameEntry", "GameSpec", "Group"),
+    "remuda.core.kernels": ("kernel",),
+    "remuda.core.learner": ("Learner", "LearnerContext"),
+    "remuda.core.options": ("Options",),
+    "remuda.core.policy": ("Policy", "PolicyInput", "PolicyOutput"),
+    "remuda.runs.callbacks.base": ("Callback",),
+    "remuda.runs.evaluation": ("evaluate",),
+    "remuda.runs.export": ("export",),
+    "remuda.runs.film": ("watch",),
+    "remuda.runs.recording": ("Recording", "record"),
+    "remuda.runs.run": ("Run", "load"),
+    "remuda.runs.training": ("resume", "train"),
+    "remuda.studies.compare.compare": ("compare",),
+    "remuda.testing.game_conformance": ("Finding", "check"),
+}
+_WHERE = {name: module for module, names in _NAMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        value: Any = import_module(_MODULES[name])
+    elif name in _WHERE:
+        value = getattr(import_module(_WHERE[name]), name)
+    else:
+        raise AttributeError(f"module 'remuda' has no attribute {name!r}; its names are {', '.join(__all__)}")
+    globals()[name] = value  # the next look-up does not come here
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
+if "gymnasium" in sys.modules:  # it reads no entry points: who imports it later imports remuda_envs as well
+    import_module("remuda_envs")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from itertools import product
@@ -199,18 +200,15 @@ def test_unsuitable_environments_are_refused(tmp_path: Path, name: str, match: s
         remuda.train(name, out=tmp_path / "run", quiet=True, agents=2 if "mpe2" in name else 1)
 
 
-def test_a_factory_that_cannot_be_imported_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="cannot be imported by its name in another process"):
-        remuda.train(lambda: random_walk(), out=tmp_path / "run", quiet=True)
-
-
 SCRIPT = """
 import gymnasium, remuda
+
+print("the script runs")
 
 def game():
     return gymnasium.make("CartPole-v1")
 
-{guard}remuda.train(game, out="run", engine="executor", n_workers=1, worlds=2, total_episodes=2, turns=9,
+{guard}remuda.train(game, out="run", engine="{engine}", n_workers={workers}, worlds=8, total_episodes=8, turns=9,
 {guard}             learner="ppo", layers=[8], pictures=False, quiet=True)
 """
 
@@ -222,15 +220,27 @@ def test_workers_play_their_share_of_the_worlds_at_once() -> None:
     assert [task_size(plan, workers) for workers in (1, 2, 3, 16, 40)] == [16, 8, 6, 1, 1]
 
 
-@pytest.mark.parametrize("guarded", [True, False])
-def test_a_script_trains_its_own_game(tmp_path: Path, guarded: bool) -> None:
-    lines = SCRIPT.format(guard="    " if guarded else "")
-    lines = lines.replace("    remuda.train", 'if __name__ == "__main__":\n    remuda.train') if guarded else lines
-    (tmp_path / "script.py").write_text(lines)
-    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
-    if guarded:
-        assert done.returncode == 0, done.stderr
-        assert (tmp_path / "run" / "result.json").exists()
-    else:
-        assert done.returncode != 0
-        assert 'put the call under `if __name__ == "__main__":`' in done.stderr
+def run_script(folder: Path, text: str) -> subprocess.CompletedProcess[str]:
+    (folder / "script.py").write_text(text)
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    command = [sys.executable, "script.py"]
+    return subprocess.run(command, cwd=folder, env=buffered, capture_output=True, text=True, check=False, timeout=300)
+
+
+def test_a_script_trains_its_own_game(tmp_path: Path) -> None:
+    lines = SCRIPT.format(guard="    ", engine="executor", workers=1)
+    done = run_script(tmp_path, lines.replace("    remuda.train", 'if __name__ == "__main__":\n    remuda.train'))
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "run" / "result.json").exists()
+
+
+@pytest.mark.parametrize("engine", ["executor", "auto"])
+def test_a_script_without_its_main_guard_gets_one_sentence_at_the_end(tmp_path: Path, engine: str) -> None:
+    """One traceback, that of the script itself, however many workers found out."""
+    done = run_script(tmp_path, SCRIPT.format(guard="", engine=engine, workers=8))
+    assert done.returncode != 0
+    assert done.stderr.splitlines()[-1].endswith('put the call under `if __name__ == "__main__":`')
+    assert done.stderr.count("Traceback") == 1
+    assert "forkserver.py" not in done.stderr
+    assert done.stdout.splitlines() == ["the script runs"]
+    assert not (tmp_path / "run").exists()

@@ -14,7 +14,23 @@ from PIL import Image
 
 import remuda
 
-COMMANDS = ["train", "resume", "evaluate", "watch", "check", "games", "engines", "learners", "settings"]
+COMMANDS = [
+    "train",
+    "resume",
+    "evaluate",
+    "search",
+    "compare",
+    "watch",
+    "record",
+    "export",
+    "check",
+    "verify",
+    "replay",
+    "games",
+    "engines",
+    "learners",
+    "settings",
+]
 
 
 def strict_json(text: str) -> Any:
@@ -43,6 +59,8 @@ BAD: dict[str, tuple[list[str], str]] = {
     "a short flag": (["train", "treasurehunt", "-x"], "key=value"),
     "python in a word": (["train", "treasurehunt", "lr=!!python/name:os.system"], "not plain YAML"),
     "a reserved name": (["train", "treasurehunt", "callback=3"], "callback"),
+    "a flag as a word": (["evaluate", "treasurehunt", "learner=random", "episodes=3"], "episodes is not a setting"),
+    "two games": (["evaluate", "treasurehunt", "learner=random", "game=cage2"], "game is not a setting"),
     "no agents": (["train", "treasurehunt", "--agents", "0"], "agents"),
     "more agents than cells": (["train", "treasurehunt", "--agents", "400"], "361 free cells"),
     "a huge herd": (["train", "treasurehunt", "--agents", str(10**12)], "agents"),

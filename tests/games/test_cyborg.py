@@ -25,7 +25,7 @@ from remuda.games.cage2.game import METRICS
 from remuda.games.cage2.network import ANALYSE, NAMES, RESTORE, VERBS, action_name, action_of
 from remuda.games.registry import find_game
 from remuda.learners.herd import assign, bind_policy
-from remuda.runs.evaluation import evaluate
+from remuda.runs.evaluation import evaluate_policies
 from remuda.runs.settings import make_plan, spec_of
 from remuda.testing.game_conformance import check
 
@@ -229,7 +229,7 @@ def test_scripted_and_trained_defenders_can_be_evaluated_there(tmp_path: Path, c
     plan = make_plan({"game": "cage2", "learner": "react_restore", "simulator": "cyborg", "steps": 12, "seed": 3})
     spec = spec_of(plan)
     bindings = [bind_policy(part, plan, spec, "cpu") for part in assign(plan, spec)]
-    scores = evaluate(plan, spec, bindings, 6)
+    scores = evaluate_policies(plan, spec, bindings, 6)
     assert scores.returns.shape == (6, 1)
     assert (scores.metrics["restores"] >= 0).all()
     run = remuda.train(

@@ -34,7 +34,7 @@ from remuda.games.cage2.workflow import (
     read_order,
 )
 from remuda.games.registry import find_game
-from remuda.runs.evaluation import EvaluationSetup, evaluate
+from remuda.runs.evaluation import EvaluationSetup, evaluate_policies
 
 TRACES = Path(__file__).parents[1] / "data" / "cage2"
 HOSTS_OF = {
@@ -325,7 +325,7 @@ def test_world_w_takes_order_w() -> None:
 
 def by_order(order: str, **options: Any) -> dict[str, Any]:
     setup = EvaluationSetup.of("cage2", {"learner": "greedy_repair", "workflow": order, "seed": 3, **options})
-    return evaluate(setup.plan, setup.spec, setup.bindings, 100).summary()
+    return evaluate_policies(setup.plan, setup.spec, setup.bindings, 100).summary()
 
 
 def test_greedy_repair_follows_the_order_it_observes() -> None:

@@ -15,7 +15,7 @@ import pytest
 from remuda.core.errors import ConfigError, RemudaError, TraceError
 from remuda.core.game import make_game
 from remuda.games.registry import find_game
-from remuda.runs.evaluation import EvaluationSetup, evaluate
+from remuda.runs.evaluation import EvaluationSetup, evaluate_policies
 from remuda.runs.recording import Recording, read, record
 
 GAMES: dict[str, dict[str, Any]] = {
@@ -51,7 +51,7 @@ def equal(a: Recording, b: Recording) -> bool:
 @pytest.mark.parametrize("game", GAMES)
 def test_reading_gives_what_was_written(game: str, tmp_path: Path) -> None:
     path = tmp_path / "episodes.npz"
-    written = record(game, path, 5, GAMES[game])
+    written = record(game, path, 5, **GAMES[game])
     assert equal(read(path), written)
     assert list(tmp_path.iterdir()) == [path]
 
@@ -60,7 +60,7 @@ def test_reading_gives_what_was_written(game: str, tmp_path: Path) -> None:
 def test_plain_numpy_reads_it_and_the_game_replays_it(game: str, tmp_path: Path) -> None:
     """The recorded keys and actions lead to the recorded observations, rewards and ends."""
     path = tmp_path / "episodes.npz"
-    record(game, path, 5, GAMES[game])
+    record(game, path, 5, **GAMES[game])
     with np.load(path, allow_pickle=False) as file:
         arrays = dict(file)
     header = json.loads(arrays["header"].tobytes())
@@ -131,7 +131,7 @@ def test_what_lies_beyond_the_end_is_nothing(recorded: Path) -> None:
 
 
 def test_metrics_are_told_turn_by_turn(tmp_path: Path) -> None:
-    recording = record("treasurehunt", tmp_path / "a.npz", 3, {"turns": 20, "spawn": 0.3, "agents": 1})
+    recording = record("treasurehunt", tmp_path / "a.npz", 3, turns=20, spawn=0.3, agents=1)
     (group,) = recording.groups
     events = np.diff(group.metrics, axis=1, prepend=0)  # (episodes, turns, agents, metrics)
     names = recording.header["groups"][0]["metrics"]
@@ -145,7 +145,7 @@ def test_a_trained_herd_plays_as_when_it_is_evaluated(trained: Any, tmp_path: Pa
     run = trained()
     recording = record(run.path, tmp_path / "a.npz", 70)  # more than are played at once
     setup = EvaluationSetup.of(run.path, {})
-    scores = evaluate(setup.plan, setup.spec, setup.bindings, 70)
+    scores = evaluate_policies(setup.plan, setup.spec, setup.bindings, 70)
     (group,) = recording.groups
     returns = np.where(group.alive, group.rewards, 0).sum(axis=1, dtype=np.float64)
     assert np.array_equal(returns, scores.returns)
@@ -161,7 +161,7 @@ def test_a_trained_herd_plays_as_when_it_is_evaluated(trained: Any, tmp_path: Pa
 def test_scripted_players_and_frozen_ones(trained: Any, tmp_path: Path) -> None:
     run = trained()
     game = {"height": 7, "width": 7, "turns": 5, "learners": {0: f"frozen:{run.path}/1", 1: "random"}}
-    recording = record("treasurehunt", tmp_path / "a.npz", 2, game)
+    recording = record("treasurehunt", tmp_path / "a.npz", 2, **game)
     assert recording.header["players"] == [f"frozen:{run.path}/1", "random"]
     assert recording.header["run"] is None
 
@@ -226,7 +226,7 @@ def test_damaged_files_are_told_in_a_sentence(recorded: Path, tmp_path: Path) ->
         ({"group0_rewards": None}, "group0_rewards"),
         ({"group0_action_mask": None}, "group0_action_mask"),
         ({"group0_actions": np.zeros(shape, np.int32)}, "int32"),
-        ({"group0_actions": np.full(shape, 4, np.int64)}, "actions it does not have"),
+        ({"group0_actions": np.full(shape, 4, np.int64)}, "actions outside of its range"),
         ({"group0_actions": np.zeros((*shape, 1), np.int64)}, "of shape"),
         ({"turns": np.full(shape[0], -1)}, "of shape"),
         ({"header": np.frombuffer(b"{", np.uint8)}, "not JSON"),
@@ -251,9 +251,9 @@ def test_damaged_files_are_told_in_a_sentence(recorded: Path, tmp_path: Path) ->
         path.write_bytes(wrong)
         with pytest.raises(TraceError, match=match):
             read(path)
-    with pytest.raises(TraceError, match="not there"):
+    with pytest.raises(TraceError, match="does not exist"):
         read(tmp_path / "nothing.npz")
-    with pytest.raises(TraceError, match="no file"):
+    with pytest.raises(TraceError, match="not a regular file"):
         read(tmp_path)
 
 
@@ -267,7 +267,7 @@ def test_any_flipped_byte_is_noticed_or_harmless(recorded: Path, tmp_path: Path)
 
 
 def test_a_bomb_is_not_unpacked(recorded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("remuda.runs.recording.MOST_BYTES", 1 << 16)
+    monkeypatch.setattr("remuda.runs.recording.MAX_BYTES", 1 << 16)
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as packed:
         packed.writestr("header.npy", bytes(1 << 20))
@@ -292,3 +292,23 @@ def test_an_existing_file_is_left_alone(recorded: Path) -> None:
     with pytest.raises(ConfigError, match="exists already"):
         record("remuda.testing:MASKED", recorded, 2)
     assert recorded.read_bytes() == before
+
+
+def test_a_recording_starts_its_episodes_again(tmp_path: Path) -> None:
+    """As docs/recording.md has it."""
+    record("treasurehunt", tmp_path / "a.npz", 3, turns=20, spawn=0.3, agents=2)
+    recording = Recording.read(tmp_path / "a.npz")
+    assert repr(recording) == "Recording of treasurehunt: 3 episodes, 60 turns"
+    game = recording.start("treasurehunt")
+    for t in range(int(recording.turns.max())):
+        game.step([np.ascontiguousarray(group.actions[:, t]) for group in recording.groups])
+    assert game.over.all()
+    np.testing.assert_array_equal(game.signals[0].metrics, recording.groups[0].metrics[:, -1])
+
+
+@pytest.mark.parametrize(
+    ("change", "match"), [({"episodes": 0}, "episodes=0"), ({"exploration": -1}, "exploration=-1")]
+)
+def test_what_cannot_be_recorded_is_told_in_a_sentence(tmp_path: Path, change: dict[str, Any], match: str) -> None:
+    with pytest.raises(ConfigError, match=match):
+        record("treasurehunt", tmp_path / "a.npz", **change)

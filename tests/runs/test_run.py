@@ -21,7 +21,7 @@ import remuda
 from remuda.core.errors import RunError
 from remuda.core.yamlfile import read_yaml
 from remuda.runs import checkpoint
-from remuda.runs.evaluation import evaluate
+from remuda.runs.evaluation import evaluate_policies
 from remuda.runs.film import trained_bindings
 
 GAME_METRICS = {"return", "gems", "food", "bones", "bumps"}
@@ -345,8 +345,8 @@ def test_the_first_start_says_that_it_compiles_and_the_second_does_not(tmp_path:
 
 def test_evaluation_after_training_plays_episodes_that_chose_nothing(trained: Any) -> None:
     run = trained()
-    scores = evaluate(run.plan, run.spec, trained_bindings(run), run.plan.evaluate_episodes)
-    again = evaluate(
+    scores = evaluate_policies(run.plan, run.spec, trained_bindings(run), run.plan.evaluate_episodes)
+    again = evaluate_policies(
         run.plan.model_copy(update={"n_workers": 2}), run.spec, trained_bindings(run), run.plan.evaluate_episodes
     )
     assert np.array_equal(scores.returns, again.returns), "the same episodes, however they are shared out"

@@ -1,1 +1,1 @@
-"""The command line."""
+"""The command line. Starting it imports nothing heavy: each command imports what it needs."""

@@ -7,6 +7,7 @@ A kernel is plain Python over arrays. numba compiles it, and the compiled code r
 from __future__ import annotations
 
 import hashlib
+import inspect
 import logging
 import os
 import stat
@@ -29,8 +30,8 @@ def kernel(function: F) -> F:
     if numba.config.DISABLE_JIT:
         # rng.py relies on integers that wrap around. Machine code does that silently; numpy would warn.
         return np.errstate(over="ignore")(function)
-    source = Path(function.__code__.co_filename)
-    folder = cache_directory(source.parent) if source.is_file() else None  # a notebook cell has no file
+    source = source_file(function)
+    folder = None if source is None else cache_directory(source.parent)
     if folder is None:
         return cast(F, numba.njit(nogil=True)(function))
     previous = numba.config.CACHE_DIR
@@ -39,6 +40,15 @@ def kernel(function: F) -> F:
         return cast(F, numba.njit(nogil=True, cache=True)(function))
     finally:
         numba.config.CACHE_DIR = previous
+
+
+def source_file(thing: Any) -> Path | None:
+    """The file that defines a function or class; None for one of a notebook cell or of `python -c`."""
+    try:
+        path = Path(inspect.getfile(thing))
+    except (TypeError, OSError):
+        return None
+    return path if path.is_file() else None
 
 
 @cache
@@ -88,9 +98,9 @@ def sources_hash(folder: Path) -> str:
     return digest.hexdigest()[:16]
 
 
-def is_cached(source: Path) -> bool:
-    """Whether the kernels of this file, as it is now, are in the cache; True if it has none."""
-    if b"@kernel" not in source.read_bytes():
+def is_cached(source: Path | None) -> bool:
+    """Whether the kernels of this file, as it is now, are in the cache; True if it has none, or there is no file."""
+    if source is None or b"@kernel" not in source.read_bytes():
         return True
     folder = cache_directory(source.parent)
     found = folder is not None and any(folder.glob(f"{source.parent.name}_*/{source.stem}.*.nbi"))

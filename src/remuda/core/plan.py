@@ -15,7 +15,7 @@ class Plan(Options):
 
     aliases: ClassVar[Mapping[str, str]] = {"policy": "learner"}
 
-    game: str = Field(description="a shipped game, or module:entry of your own")
+    game: str = Field(description="a shipped game, or module:entry of your own; from Python also the entry or a class")
     options: dict[str, Any] = Field({}, description="options of the game")
     worlds: int = Field(16, ge=1, description="copies of the game played side by side")
     total_episodes: int = Field(4000, ge=1, description="episodes to train for, over all worlds")
@@ -72,6 +72,11 @@ class Plan(Options):
     update_limit_s: float = Field(
         3600.0, gt=0, description="seconds for updates of a learner process, or for its state"
     )
+
+    def names(self) -> list[str]:
+        """The names in it that may stand for objects of a Python session."""
+        values = (value for options in self.learner_options.values() for value in options.values())
+        return [self.game, *(value for value in values if isinstance(value, str))]
 
     @property
     def round_episodes(self) -> int:

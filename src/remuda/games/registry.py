@@ -3,28 +3,35 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
-from remuda.adapters.inbound.factories import LIBRARIES, entry_from_factory, entry_from_library, factory_name
+from remuda.adapters.inbound.factories import LIBRARIES, entry_from_factory, entry_from_library
+from remuda.core import session
 from remuda.core.errors import ConfigError, RemudaError, UnknownName
-from remuda.core.game import GameEntry
+from remuda.core.game import Game, GameEntry
 from remuda.games.shipped import SHIPPED
 
-__all__ = ["SHIPPED", "factory_name", "find_game", "refuse_while_importing"]
+__all__ = ["SHIPPED", "AnyGame", "find_game", "game_name", "refuse_while_importing", "user_module"]
+AnyGame = str | GameEntry | Callable[..., Any]
+"""A game as a user gives it: a name, an entry, or a class or function that makes an environment."""
 _importing: list[str] = []
 
 
 def find_game(name: str) -> GameEntry:
     """The entry of a game; `module:name` may be a GameEntry or a factory of environments."""
+    if session.is_session_name(name):
+        return _of_session(name)
     library, _, attribute = name.partition(":")
     if not attribute:
         return _shipped(name)
     if library in LIBRARIES:
         return entry_from_library(library, attribute)
     try:
-        found = getattr(_module(library), attribute)
+        found = getattr(user_module(library), attribute)
     except RemudaError:
         raise
     except (ImportError, AttributeError, ValueError, TypeError) as error:
@@ -44,6 +51,38 @@ def _shipped(name: str) -> GameEntry:
     return entry
 
 
+def game_name(game: AnyGame) -> str:
+    """The name by which a plan knows a game; what other processes cannot import gets a name in this session."""
+    if isinstance(game, str):
+        return game
+    if isinstance(game, GameEntry):
+        if game.name in SHIPPED and find_game(game.name) is game:
+            return game.name
+        modules = (getattr(thing, "__module__", None) for thing in (game.options, game.make))
+        found = [session.attribute_name(game, module) for module in modules]
+        return next(filter(None, found), None) or session.keep(game, game.name)
+    if isinstance(game, type) and issubclass(game, Game):
+        raise ConfigError(
+            f"{game.__name__} is a Game: give its entry, GameEntry({game.__name__.lower()!r}, 'what it is', "
+            f"its Options, {game.__name__})"
+        )
+    if not callable(game):
+        raise ConfigError(
+            f"game={game!r} should be a name, a GameEntry, or a class or function that makes an environment"
+        )
+    return session.name_object(game)
+
+
+def _of_session(name: str) -> GameEntry:
+    game = session.find(name)
+    if game is None:
+        raise ConfigError(
+            f"game {name!r} was defined in another Python session: give it again, "
+            "remuda.resume(path, game=…) or remuda.load(path, game=…)"
+        )
+    return game if isinstance(game, GameEntry) else entry_from_factory(name, game)
+
+
 def refuse_while_importing() -> None:
     """Raise if training was started by the import that looks for its game: that import would never end."""
     if _importing:
@@ -52,7 +91,7 @@ def refuse_while_importing() -> None:
         )
 
 
-def _module(name: str) -> ModuleType:
+def user_module(name: str) -> ModuleType:
     """A module of the user's. The running program is returned as it is, not imported a second time."""
     for main in (sys.modules.get("__main__"), sys.modules.get("__mp_main__")):
         if main is not None and Path(getattr(main, "__file__", None) or "").stem == name and name not in sys.modules:

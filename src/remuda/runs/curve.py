@@ -1,11 +1,13 @@
-"""The learning curve as a picture."""
+"""The learning curve as a picture. Importing this imports matplotlib, which is slow."""
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from remuda.core.errors import RunError
@@ -17,14 +19,23 @@ if TYPE_CHECKING:
 LEGEND_AGENTS = 10
 
 
-def draw_curve(run: Run) -> Path:
-    """Return against episodes: each agent thin, the herd's mean thick, evaluations as dots."""
-    from matplotlib.figure import Figure  # slow to import, and only pictures need it
+class CurveFigure(Figure):
+    """A figure that a notebook shows although pyplot does not know it."""
 
+    def _repr_png_(self) -> bytes:
+        file = io.BytesIO()
+        self.savefig(file, format="png")
+        return file.getvalue()
+
+
+def curve(run: Run) -> Figure:
+    """Return against episodes: each agent thin, the herd's mean thick, evaluations as dots."""
     table = run.metrics
+    if not len(table["round"]):
+        raise RunError(f"{run.path} has no learning curve yet: no round was trained")
     episodes = by_agent(table, "episodes")[:, 0]
     returns = by_agent(table, "return")
-    figure = Figure(figsize=(8, 4.5), dpi=120, layout="constrained")
+    figure = CurveFigure(figsize=(8, 4.5), dpi=120, layout="constrained")
     axes = figure.add_subplot()
     width = max(1, len(returns) // 50)
     smooth = _moving_mean(returns, width)
@@ -41,9 +52,14 @@ def draw_curve(run: Run) -> Path:
     axes.set(xlabel="episodes", ylabel="return per episode", title=f"{run.plan.game}, {returns.shape[1]} agents")
     axes.grid(alpha=0.25)
     axes.legend(fontsize="small", ncols=2)
+    return figure
+
+
+def draw_curve(run: Run) -> Path:
+    """Write the learning curve into the run directory."""
     target = run.path / "curve.png"
     try:
-        figure.savefig(target)
+        curve(run).savefig(target)
     except OSError as error:
         raise RunError(f"{target} cannot be written: {error.strerror or error}") from None
     return target

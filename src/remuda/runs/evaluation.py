@@ -1,10 +1,11 @@
-"""Putting players to the test: greedy by default, on episodes of their own, with confidence intervals."""
+"""Evaluation after training: greedy by default, on test episodes, with confidence intervals."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -20,22 +21,48 @@ from remuda.core.policy import PolicyBinding
 from remuda.core.task import Task
 from remuda.core.threads import one_thread_each
 from remuda.engines.collectors.inline import InlineCollectors
-from remuda.games.registry import find_game
+from remuda.games.registry import AnyGame, find_game
 from remuda.learners.herd import assign, bind_policy
 from remuda.rollout.config import RolloutConfig
+from remuda.runs.display import INTERVAL, html_table, plus_minus, text_table
 from remuda.runs.film import trained_bindings
 from remuda.runs.frozen import load_frozen
 from remuda.runs.recorder import standard_error
 from remuda.runs.run import CONFIG, Run
 from remuda.runs.settings import complete, make_plan, spec_of
 
-INTERVAL = 1.96  # standard errors, for 95 %
-TOGETHER = 64  # episodes played at once
+BATCHED = 64  # episodes played at once
 CHANGEABLE = ("seed", "n_workers", "worlds")
-"""What may be another than in training when a run is evaluated."""
+"""Settings that may differ from training when a run is evaluated."""
+MAX_ROWS = 20
+"""Agents whose scores a text shows."""
 
 
-@dataclass(frozen=True)
+def evaluate(
+    target: Run | Path | AnyGame,
+    episodes: int = 100,
+    exploration: float | None = 0.0,
+    checkpoint: str | None = None,
+    *,
+    game: AnyGame | None = None,
+    **settings: Any,
+) -> Scores:
+    """Score a trained herd, or players named by `learner` and `learners`, on test episodes.
+
+    `target` is a run, its directory, or a game. `exploration` is the share of random actions: 0 is greedy, and None
+    draws actions as in training. `checkpoint` is the name of one, or "best"; the default is the newest. `settings` of a
+    run may change its seed, worlds, n_workers and options of its game. `game` gives the game of a run again that was
+    defined in another Python session.
+    """
+    if episodes < 1:
+        raise ConfigError(f"episodes={episodes} should be at least 1")
+    if exploration is not None and not 0 <= exploration <= 1:
+        raise ConfigError(f"exploration={exploration} should be a share from 0 to 1, or None to draw as in training")
+    setup = EvaluationSetup.of(target, settings, checkpoint, game)
+    return evaluate_policies(setup.plan, setup.spec, setup.bindings, episodes, exploration)
+
+
+@dataclass(frozen=True, repr=False)
 class Scores:
     """Returns and game metrics of every agent in every episode."""
 
@@ -55,15 +82,49 @@ class Scores:
             "metrics_ci95": {name: _half_width(values) for name, values in self.metrics.items()},
         }
 
+    def headline(self) -> str:
+        """The return of the whole herd, in one line."""
+        found = self.summary()
+        return (
+            f"total return {found['total_return']:.2f} {plus_minus(found['total_return_ci95'])} "
+            f"over {len(self.returns)} episodes"
+        )
+
+    def rows(self) -> list[list[str]]:
+        """A table for people: a header, and a row for each agent."""
+        found = self.summary()
+        means, widths = found["metrics"], found["metrics_ci95"]
+        return [
+            ["agent", "return", "95 %", *means],
+            *(
+                [
+                    str(agent),
+                    f"{found['mean_return'][agent]:.2f}",
+                    plus_minus(found["mean_return_ci95"][agent]),
+                    *(f"{means[name][agent]:.2f} {plus_minus(widths[name][agent])}" for name in means),
+                ]
+                for agent in range(self.returns.shape[1])
+            ),
+        ]
+
+    def __repr__(self) -> str:
+        rows = self.rows()
+        hidden = len(rows) - 1 - MAX_ROWS
+        more = f"\n… and {hidden} more agents" if hidden > 0 else ""
+        return f"{self.headline()}\n{text_table(rows[: MAX_ROWS + 1])}{more}"
+
+    def _repr_html_(self) -> str:
+        return f"<p>{escape(self.headline())}</p>{html_table(self.rows())}"
+
 
 def _half_width(values: NDArray[np.float64]) -> Any:
     width = INTERVAL * standard_error(values)
     return [None if math.isnan(w) else w for w in width] if width.ndim else float(width)
 
 
-def is_run(target: str | Path) -> bool:
-    """Whether somebody means a run directory, not a game."""
-    return (Path(target) / CONFIG).is_file()
+def is_run(target: Any) -> bool:
+    """Whether the target is a run or its directory, not a game."""
+    return isinstance(target, Run) or (isinstance(target, str | Path) and (Path(target) / CONFIG).is_file())
 
 
 @dataclass(frozen=True)
@@ -77,17 +138,28 @@ class EvaluationSetup:
     checkpoint: str | None  # of the run
 
     @classmethod
-    def of(cls, target: str | Path, settings: Mapping[str, Any], checkpoint: str | None = None) -> EvaluationSetup:
-        """Of a run directory, or of a game with `learners=…`."""
-        if not is_run(target):
-            return cls._invited({"game": str(target), **settings})
-        run = Run(target)
+    def of(
+        cls,
+        target: Run | Path | AnyGame,
+        settings: Mapping[str, Any],
+        checkpoint: str | None = None,
+        game: AnyGame | None = None,
+    ) -> EvaluationSetup:
+        """Of a run or its directory, or of a game with `learners=…`."""
+        if isinstance(target, Path) or is_run(target):
+            return cls._of_run(Run.of(target, game), settings, checkpoint)
+        if game is not None or checkpoint is not None:
+            raise ConfigError(f"{target} is not a run: game and checkpoint are for runs, leave them out")
+        return cls._of_players({"game": target, **settings})
+
+    @classmethod
+    def _of_run(cls, run: Run, settings: Mapping[str, Any], checkpoint: str | None) -> EvaluationSetup:
         plan = _changed(run, settings)
         checkpoint_name = run.checkpoint(checkpoint, only="policy").name
         return cls(plan, spec_of(plan), trained_bindings(run, checkpoint), run, checkpoint_name)
 
     @classmethod
-    def _invited(cls, settings: Mapping[str, Any]) -> EvaluationSetup:
+    def _of_players(cls, settings: Mapping[str, Any]) -> EvaluationSetup:
         plan = make_plan(settings)
         spec = spec_of(plan)
         parts = load_frozen(assign(plan, spec), spec)
@@ -104,7 +176,7 @@ class EvaluationSetup:
 
 
 def _changed(run: Run, settings: Mapping[str, Any]) -> Plan:
-    """The run's plan in another place, or with other options of its game that suit the same agents."""
+    """The run's plan with changed settings, or with other options of its game that the trained agents fit."""
     options = find_game(run.plan.game).options
     words = options.resolve_aliases(settings)
     own = {name: words.pop(name) for name in [*words] if name in options.model_fields}
@@ -124,10 +196,10 @@ def _changed(run: Run, settings: Mapping[str, Any]) -> Plan:
     return plan
 
 
-def evaluate(
+def evaluate_policies(
     plan: Plan, spec: GameSpec, bindings: Sequence[PolicyBinding], episodes: int, exploration: float | None = 0.0
 ) -> Scores:
-    """Play test episodes 0 … episodes-1 of the plan's seed with these players; None: they choose as in training."""
+    """Play test episodes 0 … episodes-1 of the plan's seed with these policies."""
     collectors = InlineCollectors(
         entry=find_game(plan.game),
         spec=spec,
@@ -141,8 +213,8 @@ def evaluate(
     with one_thread_each():
         collectors.start()
         try:
-            for first in range(0, episodes, TOGETHER):
-                numbers = tuple(range(first, min(first + TOGETHER, episodes)))
+            for first in range(0, episodes, BATCHED):
+                numbers = tuple(range(first, min(first + BATCHED, episodes)))
                 collectors.send(Task(numbers, Purpose.TEST, exploration))
                 delivery = collectors.recv(timeout_s=math.inf)
                 if delivery.failure is not None:

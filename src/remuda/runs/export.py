@@ -1,4 +1,4 @@
-"""A trained agent for others: weights as safetensors, the network as a readable Python file, and both as ONNX."""
+"""Exports a trained agent: weights as safetensors, the network as a readable Python file, and both as ONNX."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ EXTRA = ("onnx", "onnxscript")
 HEAD = '''"""A trained agent, in plain torch: `load("{weights}")` makes it.
 
 Input: float32, (batch, {frames}, {shape}): the agent's last {frames} observation(s) as the game shows them, in its own
-units, oldest first and the newest last. Where the agent has not lived that long the missing ones, in front, are zeros.
+units, oldest first. Observations before the agent's first one are zeros.
 
 Output: float32, (batch, {actions}): {output}.
 
@@ -68,8 +68,8 @@ def load(path: str) -> {kind}:
 
 
 @dataclass(frozen=True)
-class Agent:
-    """One trained agent outside of its herd."""
+class ExportedAgent:
+    """One trained agent as a plain torch module, and what its files say about it."""
 
     module: nn.Module
     arguments: dict[str, Any]  # the module was made with
@@ -82,27 +82,33 @@ class Agent:
     frames: int
 
 
-def export(run: Run, agent: int, out: Path, checkpoint: str | None = None) -> list[Path]:
-    """Write an agent into a directory that must not exist yet; returns the files."""
+def export(
+    run: Run | Path | str, agent: int = 0, out: Path | str = "agent", checkpoint: str | None = None
+) -> list[Path]:
+    """Write a trained agent into a directory that must not exist yet; returns the files.
+
+    They are its weights, a readable torch module and ONNX; none of them needs remuda.
+    """
+    folder = Path(out)
     missing = [name for name in EXTRA if find_spec(name) is None]
     if missing:
         raise ConfigError(f"export needs {' and '.join(missing)}: pip install 'remuda[export]'")
-    if out.exists():
-        raise ConfigError(f"out={out} exists already: give a directory that does not")
-    taken = take_out(run, agent, checkpoint)
+    if folder.exists():
+        raise ConfigError(f"out={folder} exists already: give a directory that does not")
+    taken = take_out(Run.of(run), agent, checkpoint)
     weights = {name: tensor.clone() for name, tensor in taken.module.state_dict().items()}
     contents = {WEIGHTS: save(weights), NETWORK: source(taken).encode(), ONNX: as_onnx(taken)}
     try:
-        out.mkdir(parents=True)
+        folder.mkdir(parents=True)
         for name, content in contents.items():
-            (out / name).write_bytes(content)
+            (folder / name).write_bytes(content)
     except OSError as error:
-        shutil.rmtree(out, ignore_errors=True)
-        raise StorageError(f"{out} cannot be written: {error.strerror or error}") from None
-    return [out / name for name in contents]
+        shutil.rmtree(folder, ignore_errors=True)
+        raise StorageError(f"{folder} cannot be written: {error.strerror or error}") from None
+    return [folder / name for name in contents]
 
 
-def take_out(run: Run, agent: int, checkpoint: str | None = None) -> Agent:
+def take_out(run: Run, agent: int, checkpoint: str | None = None) -> ExportedAgent:
     """An agent of a run as a plain module with its trained weights."""
     if not 0 <= agent < run.spec.agents:
         raise RunError(f"{run.path} has no agent {agent}: it has agents 0 to {run.spec.agents - 1}")
@@ -119,11 +125,11 @@ def take_out(run: Run, agent: int, checkpoint: str | None = None) -> Agent:
         "learner": part.player,
         "checkpoint": run.checkpoint(checkpoint, only="policy").name,
     }
-    with rng.torch_seeded(np.uint64(0)):  # new modules draw weights, which are then replaced
+    with rng.torch_seeded(np.uint64(0)):  # a new module draws random weights, which are then replaced
         return MAKERS[type(policy)](policy, about)
 
 
-def _iqn(policy: IQNPolicy, about: dict[str, Any]) -> Agent:
+def _iqn(policy: IQNPolicy, about: dict[str, Any]) -> ExportedAgent:
     network = policy.network
     arguments = _shape(policy, network.scale) | {
         "layer": network.options.layer,
@@ -133,7 +139,7 @@ def _iqn(policy: IQNPolicy, about: dict[str, Any]) -> Agent:
     if body is not None and not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*", body.path):
         raise ConfigError(f"body={body.path!r} cannot be written as an import: name it module:Class")
     module = plain.IQNAgent(**arguments, body=None if body is None else body.new_module())
-    return Agent(
+    return ExportedAgent(
         module=_filled(module, policy),
         arguments=arguments,
         body=None if body is None else body.path,
@@ -146,10 +152,10 @@ def _iqn(policy: IQNPolicy, about: dict[str, Any]) -> Agent:
     )
 
 
-def _ppo(policy: PPOPolicy, about: dict[str, Any]) -> Agent:
+def _ppo(policy: PPOPolicy, about: dict[str, Any]) -> ExportedAgent:
     options = policy.network.options
     arguments = _shape(policy, policy.network.scale) | {"layers": options.layers, "activation": options.activation}
-    return Agent(
+    return ExportedAgent(
         module=_filled(plain.PPOAgent(**arguments), policy),
         arguments=arguments,
         body=None,
@@ -162,7 +168,7 @@ def _ppo(policy: PPOPolicy, about: dict[str, Any]) -> Agent:
     )
 
 
-MAKERS: dict[type[Policy], Callable[[Any, dict[str, Any]], Agent]] = {IQNPolicy: _iqn, PPOPolicy: _ppo}
+MAKERS: dict[type[Policy], Callable[[Any, dict[str, Any]], ExportedAgent]] = {IQNPolicy: _iqn, PPOPolicy: _ppo}
 
 
 def _shape(policy: Policy, scale: float) -> dict[str, Any]:
@@ -171,15 +177,15 @@ def _shape(policy: Policy, scale: float) -> dict[str, Any]:
 
 
 def _filled(module: nn.Module, policy: Policy) -> nn.Module:
-    """The module with the policy's weights; the noise of noisy layers is left out."""
+    """The module with the policy's weights, without the noise of noisy layers."""
     (weights,) = policy.weights()
     named = {n: torch.from_numpy(a) for n, a in weights.items() if not n.endswith((".weight_sigma", ".bias_sigma"))}
     module.load_state_dict({**module.state_dict(), **named})
     return module.eval()
 
 
-def source(agent: Agent) -> str:
-    """The network as a Python file that needs torch and nothing else."""
+def source(agent: ExportedAgent) -> str:
+    """The network as a Python file that imports torch and safetensors only."""
     kind = type(agent.module)
     arguments = "".join(f"        {name}={value!r},\n" for name, value in agent.arguments.items())
     imports = ""
@@ -206,7 +212,7 @@ def source(agent: Agent) -> str:
 
 @contextmanager
 def _quiet(logger: logging.Logger) -> Iterator[None]:
-    """Only errors are said."""
+    """Let a logger report errors only."""
     level = logger.level
     logger.setLevel(logging.ERROR)
     try:
@@ -215,12 +221,15 @@ def _quiet(logger: logging.Logger) -> Iterator[None]:
         logger.setLevel(level)
 
 
-def as_onnx(agent: Agent) -> bytes:
+def as_onnx(agent: ExportedAgent) -> bytes:
     """The network as ONNX, for any number of rows at once."""
     import onnx
 
     example = torch.zeros((2, agent.frames, *agent.group.obs_shape))
-    with warnings.catch_warnings(action="ignore"), _quiet(logging.getLogger("torch.onnx")):  # about its own insides
+    with (
+        warnings.catch_warnings(action="ignore"),
+        _quiet(logging.getLogger("torch.onnx")),
+    ):  # the exporter warns about its own internals
         program = torch.onnx.export(
             agent.module,
             (example,),
@@ -233,7 +242,7 @@ def as_onnx(agent: Agent) -> bytes:
     assert program is not None
     model = program.model_proto
     for thing in (*model.graph.node, *model.graph.value_info, *model.graph.initializer, model.graph):
-        del thing.metadata_props[:]  # where in whose source files it was made
+        del thing.metadata_props[:]  # paths of source files on this machine
     onnx.helper.set_model_props(model, {"remuda": to_json(agent.about)})
     onnx.checker.check_model(model)
     file = io.BytesIO()

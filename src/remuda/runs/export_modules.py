@@ -1,6 +1,6 @@
 """Trained agents as plain torch modules.
 
-`remuda export` copies the source of what is here, so nothing here may use anything of remuda.
+`remuda export` copies the source of these classes and functions, so they must not import remuda.
 """
 
 from __future__ import annotations

@@ -1,14 +1,18 @@
-"""The film of a run: the herd at play, as a GIF."""
+"""The film of a run: a trained herd at play, as a GIF or in the terminal."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal, overload
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
 
 from remuda.core.errors import RunError
 from remuda.core.fragment import Purpose
@@ -19,18 +23,71 @@ from remuda.games.registry import find_game
 from remuda.learners.herd import bind_policy
 from remuda.rollout.config import RolloutConfig
 from remuda.rollout.rollout import Rollout
+from remuda.runs.display import show_picture
 from remuda.runs.frozen import load_frozen
-
-if TYPE_CHECKING:
-    from remuda.runs.run import Run
-
+from remuda.runs.run import Run
 
 FILM_PIXELS = 420
 FRAME_MS = 120
 
 
+@overload
+def watch(
+    run: Run | Path | str,
+    gif: Path | str | None = None,
+    episode: int = 0,
+    checkpoint: str | None = None,
+    *,
+    terminal: Literal[False] = False,
+) -> Path: ...
+
+
+@overload
+def watch(
+    run: Run | Path | str,
+    *,
+    episode: int = 0,
+    checkpoint: str | None = None,
+    terminal: Literal[True],
+    delay_s: float = 0.1,
+) -> None: ...
+
+
+def watch(
+    run: Run | Path | str,
+    gif: Path | str | None = None,
+    episode: int = 0,
+    checkpoint: str | None = None,
+    *,
+    terminal: bool = False,
+    delay_s: float = 0.1,
+) -> Path | None:
+    """Write an evaluation episode of a trained herd as a GIF and return its path; a notebook shows it.
+
+    `gif` is the file to write, by default watch.gif in the run directory. `checkpoint` is the name of one, or "best";
+    the default is the newest. With `terminal` the episode is played in this terminal instead, a turn every `delay_s`
+    seconds.
+    """
+    opened = Run.of(run)
+    games = play(opened, trained_bindings(opened, checkpoint), episode)
+    if terminal:
+        _show_in_terminal(games, delay_s)
+        return None
+    target = opened.path / "watch.gif" if gif is None else Path(gif)
+    make_film(target, games)
+    show_picture(target)
+    return target
+
+
+def _show_in_terminal(games: Iterator[Game], delay_s: float) -> None:
+    with Live(console=Console(), auto_refresh=False) as live:
+        for turn, game in enumerate(games):
+            live.update(Text(f"{game.text(0)}\nturn {turn + 1}"), refresh=True)
+            time.sleep(delay_s)
+
+
 def trained_bindings(run: Run, name: str | None = None) -> list[PolicyBinding]:
-    """The trained herd, ready to play."""
+    """Policies for every agent of a run: those that learned have the weights of a checkpoint."""
     bindings = []
     for part in load_frozen(run.parts, run.spec):
         group = run.spec.groups[part.group]
@@ -44,7 +101,7 @@ def trained_bindings(run: Run, name: str | None = None) -> list[PolicyBinding]:
 
 
 def play(run: Run, bindings: Sequence[PolicyBinding], episode: int, exploration: float = 0.0) -> Iterator[Game]:
-    """One evaluation episode, turn by turn; yields the game after each."""
+    """Play one evaluation episode; yields the game after each turn."""
     plan = run.plan
     world = episode % plan.worlds
     game = make_game(find_game(plan.game), plan.options, [world])
@@ -56,7 +113,7 @@ def play(run: Run, bindings: Sequence[PolicyBinding], episode: int, exploration:
 
 
 def make_film(target: Path, games: Iterator[Game]) -> None:
-    """A GIF of world 0, each cell a square."""
+    """Write world 0 as a GIF; each pixel of the game's picture becomes a square."""
     pictures = [_enlarge(game.render(0)) for game in games]
     try:
         pictures[0].save(target, save_all=True, append_images=pictures[1:], duration=FRAME_MS, loop=0)

@@ -1,4 +1,4 @@
-"""Frozen players: trained agents of other runs, `frozen:RUN` or `frozen:RUN/agents`."""
+"""Frozen players, `frozen:RUN` or `frozen:RUN/agents`: trained agents of other runs that do not learn."""
 
 from __future__ import annotations
 
@@ -15,12 +15,15 @@ from remuda.runs.run import Run
 
 
 def load_frozen(parts: Sequence[Part], spec: GameSpec) -> list[Part]:
-    """The parts of a herd, those with a frozen player with its weights."""
+    """The parts of a herd; those with a frozen player get its trained weights."""
     return [replace(part, frozen=_load(part, spec)) if part.player.startswith(f"{FROZEN}:") else part for part in parts]
 
 
 def _load(part: Part, spec: GameSpec) -> FrozenPolicy:
-    """`frozen:RUN` takes the agents of the same numbers, `frozen:RUN/2` plays agent 2 everywhere in this part."""
+    """The frozen policy of a part.
+
+    `frozen:RUN` takes the agents of the same numbers; `frozen:RUN/2` plays every agent of the part with agent 2.
+    """
     text = part.player.removeprefix(f"{FROZEN}:")
     path, slash, agents = text.rpartition("/")
     chosen = range(part.herd_first, part.herd_first + part.agents)

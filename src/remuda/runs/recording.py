@@ -1,16 +1,16 @@
-"""Episodes in a file that any program reads: numpy's .npz, no pickle.
+"""Recorded episodes, in a file that any program reads: numpy's .npz, without pickle.
 
 | array | shape | what it is |
 | --- | --- | --- |
 | `header` | (bytes,) uint8 | UTF-8 JSON: game, options, seed, groups, who played …; see `Recording` |
 | `turns` | (episodes,) | turns of each episode |
 | `episodes`, `worlds` | (episodes,) | its number, and the number of the world it was played in |
-| `keys` | (episodes,) uint64 | what all chance of the episode derives from: `game.reset(worlds, keys)` |
+| `keys` | (episodes,) uint64 | all random numbers of the episode derive from it: `game.reset(worlds, keys)` |
 | `group0_observations` | (episodes, longest + 1, agents, …) | entry t is what the agents saw in turn t |
 | `group0_actions` | (episodes, longest, agents) int64 | |
 | `group0_rewards` | (episodes, longest, agents) float32 | all that reached the agent until its next observation |
 | `group0_terminated`, `group0_truncated` | (episodes, longest, agents) bool | died or ended by the rules; cut off |
-| `group0_alive` | (episodes, longest, agents) bool | acted in this turn; where False the rest means nothing |
+| `group0_alive` | (episodes, longest, agents) bool | acted in this turn; where False the other arrays mean nothing |
 | `group0_metrics` | (episodes, longest, agents, metrics) float32 | the game's counts up to the end of this turn |
 | `group0_action_mask` | (episodes, longest + 1, agents, actions) bool | what is allowed; only of masked groups |
 
@@ -36,20 +36,20 @@ from numpy.typing import NDArray
 
 from remuda.core.errors import ConfigError, StorageError, TraceError, first_line
 from remuda.core.fragment import Fragment, Purpose
-from remuda.core.game import GameSpec, Group, make_game
+from remuda.core.game import Game, GameSpec, Group, make_game
 from remuda.core.task import Task
 from remuda.core.threads import one_thread_each
-from remuda.games.registry import find_game
+from remuda.games.registry import AnyGame, find_game, game_name
 from remuda.learners.herd import weights_sha256
 from remuda.rollout.config import RolloutConfig
 from remuda.rollout.rollout import Rollout
-from remuda.runs.evaluation import TOGETHER, EvaluationSetup, is_run
-from remuda.runs.run import to_json
+from remuda.runs.evaluation import BATCHED, EvaluationSetup, is_run
+from remuda.runs.run import Run, to_json
 
 FORMAT, VERSION = "remuda-recording", 1
-MOST_BYTES = 1 << 32
-"""Of all arrays of a recording."""
-MOST_GROUPS = 1024
+MAX_BYTES = 1 << 32
+"""Largest size of all arrays of a recording together."""
+MAX_GROUPS = 1024
 PER_EPISODE = {"turns": np.int64, "episodes": np.int64, "worlds": np.int64, "keys": np.uint64}
 
 
@@ -67,7 +67,7 @@ class GroupRecording:
     action_mask: NDArray[np.bool_] | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Recording:
     """Recorded episodes.
 
@@ -83,30 +83,54 @@ class Recording:
     keys: NDArray[np.uint64]
     groups: list[GroupRecording]
 
+    @classmethod
+    def read(cls, path: Path | str) -> Recording:
+        """Read a file that `remuda.record` wrote; every shape and type is checked first."""
+        return read(path)
+
+    def start(self, game: AnyGame) -> Game:
+        """Worlds of `game` at the start of the recorded episodes, one per episode: `step` them with the actions."""
+        worlds = make_game(find_game(game_name(game)), self.header["options"], self.worlds.tolist())
+        worlds.reset(np.arange(len(self.worlds)), self.keys)
+        return worlds
+
+    def __repr__(self) -> str:
+        return f"Recording of {self.header['game']}: {len(self.turns)} episodes, {int(self.turns.sum())} turns"
+
 
 def record(
-    target: str | Path,
-    out: Path,
-    episodes: int,
-    settings: Mapping[str, Any] | None = None,
+    target: Run | Path | AnyGame,
+    out: Path | str = "episodes.npz",
+    episodes: int = 10,
     exploration: float = 0.0,
     checkpoint: str | None = None,
+    *,
+    game: AnyGame | None = None,
+    **settings: Any,
 ) -> Recording:
-    """Play test episodes 0 … episodes-1 of a run or a game and write them to a file that must not exist yet."""
-    if out.exists():
-        raise ConfigError(f"out={out} exists already: give a file that does not")
-    if not out.absolute().parent.is_dir():
-        raise ConfigError(f"out={out} cannot be written: there is no directory {out.absolute().parent}")
-    given = dict(settings or {})
-    if not is_run(target) and not {"learner", "learners"} & set(given):
-        given["learner"] = "random"
-    setup = EvaluationSetup.of(target, given, checkpoint)
+    """Play test episodes 0 … episodes-1 of a run or a game and write them to a file that must not exist yet.
+
+    A game is played by random players unless `learner` or `learners` names others. The other arguments are those of
+    `remuda.evaluate`.
+    """
+    file = Path(out)
+    if file.exists():
+        raise ConfigError(f"out={file} exists already: give a file that does not")
+    if not file.absolute().parent.is_dir():
+        raise ConfigError(f"out={file} cannot be written: there is no directory {file.absolute().parent}")
+    if episodes < 1:
+        raise ConfigError(f"episodes={episodes} should be at least 1")
+    if not 0 <= exploration <= 1:
+        raise ConfigError(f"exploration={exploration} should be a share from 0 to 1")
+    if not is_run(target) and not {"learner", "learners", "policy"} & set(settings):
+        settings["learner"] = "random"
+    setup = EvaluationSetup.of(target, settings, checkpoint, game)
     size = episodes * setup.spec.turns * sum(map(_bytes_per_turn, setup.spec.groups))
-    if size > MOST_BYTES:
-        raise ConfigError(f"episodes={episodes} could take {size:,} bytes: record at most {MOST_BYTES:,} in one file")
+    if size > MAX_BYTES:
+        raise ConfigError(f"episodes={episodes} could take {size:,} bytes: record at most {MAX_BYTES:,} in one file")
     with one_thread_each():
         recording = _play(setup, episodes, exploration)
-    _write(out, recording)
+    _write(file, recording)
     return recording
 
 
@@ -116,10 +140,10 @@ def _bytes_per_turn(group: Group) -> int:
 
 
 def _play(setup: EvaluationSetup, episodes: int, exploration: float) -> Recording:
-    """All episodes, some at a time."""
+    """Play all episodes, TOGETHER at a time, and join them."""
     chunks = []
-    for first in range(0, episodes, TOGETHER):
-        numbers = tuple(range(first, min(first + TOGETHER, episodes)))
+    for first in range(0, episodes, BATCHED):
+        numbers = tuple(range(first, min(first + BATCHED, episodes)))
         chunks.append(_play_some(setup, Task(numbers, Purpose.TEST, exploration)))
     longest = max(int(chunk.turns.max()) for chunk in chunks)
     whole = {name: np.concatenate([getattr(chunk, name) for chunk in chunks]) for name in PER_EPISODE}
@@ -133,28 +157,28 @@ def _play(setup: EvaluationSetup, episodes: int, exploration: float) -> Recordin
 
 
 def _group(arrays: Mapping[str, Any]) -> GroupRecording:
-    """A group by the names of its arrays; most have no mask."""
+    """A group from its arrays by name; unmasked groups have no mask."""
     return GroupRecording(**{"action_mask": None, **arrays})
 
 
 def _padded(name: str, array: NDArray[Any], longest: int) -> NDArray[Any]:
-    """An array (episodes, turns, …) made as long as the longest episode needs."""
+    """An array (episodes, turns, …), padded to the turns of the longest episode."""
     missing = longest + _extra(name) - array.shape[1]
     return np.pad(array, [(0, 0), (0, missing), *[(0, 0)] * (array.ndim - 2)])
 
 
 def _extra(name: str) -> int:
-    """Entries an array has beside one per turn."""
+    """Entries that an array has in addition to one per turn."""
     return 1 if name in ("observations", "action_mask") else 0
 
 
 def _play_some(setup: EvaluationSetup, task: Task) -> Recording:
-    """The episodes of one task, side by side."""
+    """Play the episodes of one task, all at once."""
     config = RolloutConfig.of(setup.plan)
     worlds = [episode % config.worlds for episode in task.episodes]
     game = make_game(find_game(setup.plan.game), setup.plan.options, worlds)
     rollout = Rollout(game, setup.bindings, config)
-    rollout.keep_invalid_samples = True  # what the game shows is recorded as it is
+    rollout.keep_invalid_samples = True  # record what the game returns, valid or not
     rollout.start(task)
     over: list[NDArray[np.bool_]] = []
     counts: list[list[NDArray[np.float32]]] = []
@@ -174,7 +198,7 @@ def _play_some(setup: EvaluationSetup, task: Task) -> Recording:
 
 
 def _of_group(fragment: Fragment, metrics: NDArray[np.float32], turns: NDArray[np.int64]) -> GroupRecording:
-    """A fragment with episodes first and nothing after their ends."""
+    """A fragment with the axis of episodes first, and zeros after the end of each."""
 
     def own(array: NDArray[Any], extra: int = 0) -> NDArray[Any]:
         result = np.ascontiguousarray(array.swapaxes(0, 1))
@@ -233,7 +257,7 @@ def _describe(spec: GameSpec) -> list[dict[str, Any]]:
 
 
 def _write(path: Path, recording: Recording) -> None:
-    """Write the file beside its place and move it there when it is whole."""
+    """Write to a draft file, then rename it: a file of the final name is always complete."""
     arrays: dict[str, Any] = {"header": np.frombuffer(to_json(recording.header).encode(), np.uint8)}
     arrays |= {name: getattr(recording, name) for name in PER_EPISODE}
     for g, group in enumerate(recording.groups):
@@ -251,7 +275,7 @@ def _write(path: Path, recording: Recording) -> None:
 
 
 def read(path: str | Path) -> Recording:
-    """A recording, or a sentence about what is wrong with the file."""
+    """Read a recording; a damaged file raises TraceError with one sentence that says what is wrong."""
     path = Path(path)
     arrays = _read_arrays(path)
     header = _read_header(path, arrays)
@@ -266,7 +290,7 @@ def read(path: str | Path) -> Recording:
             found = f"{arrays[name].dtype} of shape {arrays[name].shape}"
             raise TraceError(f"recording {path} is damaged: {name} is {found}, not {dtype} of shape {shape}")
     if not (arrays["turns"] >= 0).all():
-        raise TraceError(f"recording {path} is damaged: turns are not counts")
+        raise TraceError(f"recording {path} is damaged: its turns are negative")
     groups = []
     for g in range(len(header["groups"])):
         prefix = f"group{g}_"
@@ -274,28 +298,28 @@ def read(path: str | Path) -> Recording:
         groups.append(_group(own))
     for g, (group, facts) in enumerate(zip(groups, header["groups"], strict=True)):
         if group.actions.min(initial=0) < 0 or group.actions.max(initial=0) >= facts["actions"]:
-            raise TraceError(f"recording {path} is damaged: group {g} took actions it does not have")
+            raise TraceError(f"recording {path} is damaged: group {g} has actions outside of its range")
     return Recording(header, **{name: arrays[name] for name in PER_EPISODE}, groups=groups)
 
 
 def _read_arrays(path: Path) -> dict[str, NDArray[Any]]:
     try:
         if not stat.S_ISREG(path.stat().st_mode):
-            raise TraceError(f"{path} is not a recording: it is no file")
+            raise TraceError(f"{path} is not a recording: it is not a regular file")
         with zipfile.ZipFile(path) as packed:
             size = sum(member.file_size for member in packed.infolist())
-        if size > 2 * MOST_BYTES:
-            raise TraceError(f"recording {path} unpacks to {size:,} bytes: that is more than is read")
+        if size > 2 * MAX_BYTES:
+            raise TraceError(f"recording {path} unpacks to {size:,} bytes: that is too large to read")
         with warnings.catch_warnings(action="error"), np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
         for name, array in arrays.items():
             if not isinstance(array, np.ndarray):
                 raise TraceError(f"recording {path} is damaged: {name} is not an array")
     except FileNotFoundError:
-        raise TraceError(f"{path} is not there: give a file that `remuda record` wrote") from None
+        raise TraceError(f"{path} does not exist: give a file that `remuda record` wrote") from None
     except TraceError:
         raise
-    except Exception as error:  # the file is foreign: whatever its reader raises is about the file
+    except Exception as error:  # the file may hold anything: every error of its reader is about the file
         raise TraceError(f"recording {path} cannot be read: {first_line(error)}") from None
     for name in ("header", "turns"):
         if name not in arrays or arrays[name].ndim != 1:
@@ -313,13 +337,13 @@ def _read_header(path: Path, arrays: Mapping[str, NDArray[Any]]) -> dict[str, An
     if header.get("version") != VERSION:
         raise TraceError(f"recording {path} has version {header.get('version')}: this remuda reads version {VERSION}")
     groups = header.get("groups")
-    if not isinstance(groups, list) or not 0 < len(groups) <= MOST_GROUPS:
+    if not isinstance(groups, list) or not 0 < len(groups) <= MAX_GROUPS:
         raise TraceError(f"recording {path} is damaged: its header has no groups")
     return header
 
 
 def _expected(header: Mapping[str, Any], episodes: int, longest: int) -> dict[str, tuple[tuple[int, ...], Any]]:
-    """Shape and dtype of every array that the header speaks of."""
+    """Shape and dtype of every array that the header describes."""
     wanted: dict[str, tuple[tuple[int, ...], Any]] = {
         name: ((episodes,), np.dtype(dtype)) for name, dtype in PER_EPISODE.items()
     }

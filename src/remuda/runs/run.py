@@ -1,4 +1,4 @@
-"""A run: a directory with its plan, metrics, checkpoints and pictures; here it is read."""
+"""A run: a directory with its plan, metrics, checkpoints and pictures."""
 
 from __future__ import annotations
 
@@ -10,41 +10,78 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from remuda.core.errors import CheckpointError, RunError, first_line
+from remuda.core import session
+from remuda.core.errors import CheckpointError, ConfigError, RunError, first_line
 from remuda.core.game import GameSpec, Group
 from remuda.core.learner import COUNTERS
 from remuda.core.plan import Plan
 from remuda.core.policy import Policy
 from remuda.core.yamlfile import read_yaml
+from remuda.games.registry import AnyGame, find_game, game_name
 from remuda.learners.herd import FrozenPolicy, Part, assign
 from remuda.learners.registry import LEARNERS, learner_options
 from remuda.runs import checkpoint
 from remuda.runs.callbacks.base import Row
 from remuda.runs.callbacks.tables import Table, read_table
+from remuda.runs.describe import describe
+from remuda.runs.display import html_table, text_table
 from remuda.runs.settings import complete, spec_of
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from remuda.runs.agent import TrainedAgent
+    from remuda.runs.evaluation import Scores
 
 CONFIG = "config.yaml"
 RESULT = "result.json"
 
 
+def load(path: Path | str, game: AnyGame | None = None) -> Run:
+    """Open a run directory.
+
+    `game` gives a game again that was defined in another Python session: a notebook cell, a lambda.
+    """
+    return Run(path, game)
+
+
 class Run:
-    """A run directory, for reading."""
+    """A run directory: what training wrote there, and its trained agents."""
 
     stopped_by: int | None = None
-    """The signal that stopped the training this object was returned by."""
+    """The signal that stopped the training which returned this object."""
 
-    def __init__(self, path: Path | str) -> None:
+    def __init__(self, path: Path | str, game: AnyGame | None = None) -> None:
         self.path = Path(path)
         if not _is_file(self.path / CONFIG):
             raise RunError(f"{self.path} is not a run: it has no {CONFIG}")
         odd = _neither_file_nor_directory(self.path)
         if odd is not None:
             raise RunError(f"{odd} is a link, a pipe or a device, and runs have none: put a file or directory there")
+        if game is not None:
+            self._give_game(game)
+
+    @classmethod
+    def of(cls, run: Run | Path | AnyGame, game: AnyGame | None = None) -> Run:
+        """A run, whether it is given as such or as its directory."""
+        if isinstance(run, Run):
+            return run if game is None else cls(run.path, game)
+        if not isinstance(run, str | Path):
+            raise RunError(f"{run!r} is not a run: give a Run, or the path of a run directory")
+        return cls(run, game)
+
+    def _give_game(self, game: AnyGame) -> None:
+        """Put a game in the place of the one of another session that the plan names."""
+        name = read_yaml(self.path / CONFIG).get("game")
+        if not isinstance(name, str) or not session.is_session_name(name):
+            raise ConfigError(f"the game of {self.path} is {name!r}, which is found by that name: leave game= out")
+        game_name(game)  # raises if it cannot be a game
+        session.bind(name, find_game(game) if isinstance(game, str) else game)
 
     @cached_property
     def plan(self) -> Plan:
@@ -63,12 +100,12 @@ class Run:
 
     @property
     def metrics(self) -> Table:
-        """Training, one row per round and agent, as columns."""
+        """Training as columns, one entry per round and agent; `pandas.DataFrame(run.metrics)` takes it as it is."""
         return read_table(self.path / "metrics.csv")
 
     @property
     def evaluations(self) -> Table:
-        """Evaluations, one row per evaluation and agent, as columns."""
+        """Evaluations as columns, one entry per evaluation and agent."""
         return read_table(self.path / "evaluations.csv")
 
     @property
@@ -84,10 +121,44 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        """Whether training has come to the end of the plan and was summed up."""
+        """Whether training came to the end of the plan and its result was written."""
         with suppress(RunError):
             return bool(self.result.get("finished"))
         return False
+
+    def evaluate(
+        self, episodes: int = 100, exploration: float | None = 0.0, checkpoint: str | None = None, **settings: Any
+    ) -> Scores:
+        """`remuda.evaluate` of this run."""
+        from remuda.runs.evaluation import evaluate
+
+        return evaluate(self, episodes, exploration, checkpoint, **settings)
+
+    def watch(self, gif: Path | str | None = None, episode: int = 0, checkpoint: str | None = None) -> Path:
+        """`remuda.watch` of this run: an episode as a GIF, which a notebook shows."""
+        from remuda.runs.film import watch
+
+        return watch(self, gif, episode, checkpoint)
+
+    def plot(self) -> Figure:
+        """The learning curve as a figure of matplotlib."""
+        from remuda.runs.curve import curve
+
+        return curve(self)
+
+    def agent(self, number: int, checkpoint: str | None = None) -> TrainedAgent:
+        """One trained agent for a loop of one's own: `agent.act(obs)` returns its action."""
+        from remuda.runs.agent import TrainedAgent
+
+        return TrainedAgent.of(self, number, checkpoint)
+
+    def __repr__(self) -> str:
+        facts = describe(self.path)
+        labels = ["" if i and facts[i - 1][0] == label else label for i, (label, _) in enumerate(facts)]
+        return text_table([[label, value] for label, (_, value) in zip(labels, facts, strict=True)])
+
+    def _repr_html_(self) -> str:
+        return html_table([list(fact) for fact in describe(self.path)], header=False)
 
     def changed(self, settings: Mapping[str, Any]) -> Plan:
         """Its plan with some settings changed, checked again."""
@@ -111,7 +182,7 @@ class Run:
         return wanted
 
     def warm_start_state(self) -> dict[str, NDArray[Any]]:
-        """What its learners have become, for others to begin with: their state, with all clocks at the start."""
+        """The state of its learners for another run to begin with: all counts are zero."""
         state = checkpoint.read(self.checkpoint(), "learner")
         return {
             name: np.zeros_like(array) if name.rpartition("/")[2] in COUNTERS else array
@@ -161,17 +232,17 @@ class Run:
 
 
 def _is_file(path: Path) -> bool:
-    """Whether there is a file; no name is too long or too odd to ask about."""
+    """Whether there is a file; False for names that the system refuses."""
     with suppress(OSError):
         return path.is_file()
     return False
 
 
 def _neither_file_nor_directory(folder: Path) -> Path | None:
-    """The first link, pipe or device in a run: who writes there writes elsewhere, or waits for ever."""
+    """The first link, pipe or device in a run: writing to it would write elsewhere, or block for ever."""
     for parent, folders, files in os.walk(folder):
         for path in (Path(parent, name) for name in (*folders, *files)):
-            with suppress(OSError):  # a run that is being trained comes and goes
+            with suppress(OSError):  # training may remove a file between listing and looking
                 mode = path.lstat().st_mode
                 if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
                     return path
@@ -179,7 +250,7 @@ def _neither_file_nor_directory(folder: Path) -> Path | None:
 
 
 def to_json(value: Any, indent: int | None = None) -> str:
-    """JSON as the standard has it: what is not a number is null."""
+    """Standard JSON: values that are not finite become null."""
 
     def plain(item: Any) -> Any:
         if isinstance(item, dict):

@@ -1,4 +1,4 @@
-"""One flat set of settings → a plan. Files, flags, key=value words and keywords all arrive here."""
+"""Makes a plan of one flat set of settings, which come from files, flags, key=value words and Python."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from remuda.core.errors import ConfigError, UnknownName
 from remuda.core.game import GameSpec, check_options, make_game
 from remuda.core.options import Options
 from remuda.core.plan import ParallelSwitches, Plan
-from remuda.games.registry import find_game
+from remuda.core.session import name_object
+from remuda.games.registry import find_game, game_name
 from remuda.learners.herd import assign
 from remuda.learners.registry import LEARNERS, learner_options
 
 NESTED = ("options", "learner_options")
 PRESETS: dict[str, dict[str, Any]] = {
-    # The settings of the study "workflow search" on CAGE 2, without its mistakes: episodes are cut apart,
-    # and what comes after the last step is the critic's guess instead of the next episode.
+    # The settings of the study "workflow search" on CAGE 2, corrected: episodes are kept apart, and the value after
+    # the last step is the critic's estimate instead of the start of the next episode.
     "workflow_rl": {
         "game": "cage2", "learner": "ppo", "worlds": 100, "episodes_per_update": 100,
         "layers": [64, 64], "activation": "tanh", "passes": 6, "beta2": 0.99, "minibatches": 1, "lr": 0.002,
@@ -27,15 +28,16 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 def make_plan(settings: Mapping[str, Any]) -> Plan:
-    """A complete plan. A bare name is looked for in the plan, then in the game, then in the learners.
+    """A complete plan. A name is looked up in the plan, then in the game, then in the learners.
 
-    `game.name` and `iqn.name` say whose option is meant.
+    A prefix says whose option it is: `game.name`, `iqn.name`.
     """
     given = {name.replace("-", "_"): value for name, value in settings.items() if value is not None}
     given = {**_preset(given.pop("preset", None)), **_plainly(given)}
     if "game" not in given:
         raise ConfigError("no game given: name one, e.g. game=treasurehunt")
-    entry = find_game(str(given["game"]))
+    given["game"] = game_name(given["game"])
+    entry = find_game(given["game"])
     given = entry.options.resolve_aliases(Plan.resolve_aliases(given))
     plan: dict[str, Any] = {"options": {}, "learner_options": {}}
     for name in NESTED:
@@ -46,6 +48,7 @@ def make_plan(settings: Mapping[str, Any]) -> Plan:
     used = _learners_in(given)
     for name, value in given.items():
         _route(name, value, plan, entry.options, used)
+    _name_objects(plan)
     if epochs is not None:
         _refuse_twice(plan, "epochs", "total_episodes")
         plan["total_episodes"] = _episodes("epochs", epochs, plan)
@@ -56,8 +59,20 @@ def make_plan(settings: Mapping[str, Any]) -> Plan:
     return complete(Plan.read(plan, "the plan"))
 
 
+def _name_objects(plan: dict[str, Any]) -> None:
+    """Put a name in place of each class among the learners' options: a plan is plain data."""
+    for own in plan["learner_options"].values():
+        own |= {name: name_object(value) for name, value in own.items() if callable(value)}
+    for name, value in plan["options"].items():
+        if callable(value):
+            raise ConfigError(
+                f"{name}={value!r} cannot be written into the run's config: give the game as a function that makes "
+                f"the environment with it, lambda: make(…, {name}=…)"
+            )
+
+
 def complete(plan: Plan) -> Plan:
-    """The plan with every option of its game and learners spelled out, all checked together."""
+    """The plan with every option of its game and learners filled in and checked."""
     options = check_options(find_game(plan.game), plan.options).model_dump()
     plan = plan.model_copy(update={"options": options})
     parts = assign(plan, spec_of(plan))
@@ -85,7 +100,7 @@ def _preset(name: Any) -> dict[str, Any]:
 
 
 def _plainly(given: dict[str, Any]) -> dict[str, Any]:
-    """`parallel` and a number of `learners` in the plan's own words; nothing may be said twice."""
+    """`parallel`, and `learners` as a number, as settings of the plan; a setting given twice is an error."""
     plain = dict(given)
     learners = plain.get("learners")
     if learners == "auto" or (isinstance(learners, int) and not isinstance(learners, bool)):
@@ -98,7 +113,10 @@ def _plainly(given: dict[str, Any]) -> dict[str, Any]:
             {str(name).replace("-", "_"): value for name, value in switches.items()}, "parallel"
         )
         _refuse_twice(plain, "parallel", "engine", "n_workers", "n_learners", "train_interval")
-        for name in ("parallel_actions", "train_interval"):  # they decide the result, so they hold if not enabled
+        for name in (
+            "parallel_actions",
+            "train_interval",
+        ):  # they change the result, so they count even if enabled is false
             if name in own.model_fields_set:
                 _refuse_twice(plain, "parallel", name)
                 plain[name] = getattr(own, name)
@@ -109,7 +127,7 @@ def _plainly(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _refuse_twice(given: Mapping[str, Any], name: str, *others: str) -> None:
-    """Raise if other settings say as well what `name` says."""
+    """Raise if another setting that `name` stands for is given too."""
     for other in others:
         if other in given:
             raise ConfigError(f"{name} and {other} say the same thing twice: give one of them")
@@ -148,7 +166,7 @@ def _all_names(game: type[Options], used: list[str]) -> list[str]:
 
 
 def _episodes(name: str, epochs: Any, plan: Mapping[str, Any]) -> int:
-    """A number of epochs in episodes."""
+    """A number of epochs as a number of episodes."""
     worlds = plan.get("worlds", Plan.model_fields["worlds"].default)
     if not isinstance(epochs, int) or not isinstance(worlds, int) or epochs < 1:
         raise ConfigError(f"{name}={epochs!r} should be a whole number of at least 1")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +14,7 @@ import torch
 
 from remuda.core import timeline
 from remuda.core.errors import ConfigError, RunError, Stopped
-from remuda.core.kernels import is_cached
+from remuda.core.kernels import is_cached, source_file
 from remuda.core.plan import Plan
 from remuda.core.threads import keep_freed_memory, one_thread_each
 from remuda.engines.choose import cannot_run, check_engine, choose_engine, engine_lines, resolve_device
@@ -24,7 +23,7 @@ from remuda.engines.context import EngineContext
 from remuda.engines.interfaces import Collectors, Trainers, Update
 from remuda.engines.loop import Loop
 from remuda.engines.table import find_engine
-from remuda.games.registry import factory_name, find_game, refuse_while_importing
+from remuda.games.registry import AnyGame, find_game, refuse_while_importing
 from remuda.learners.herd import assign, count_parameters, tolerated_lag
 from remuda.rollout.warm_up import warm_up
 from remuda.runs import checkpoint
@@ -61,7 +60,7 @@ Callbacks = Sequence[OwnCallback]
 
 
 def train(
-    game: str | Callable[..., Any] | None = None,
+    game: AnyGame | None = None,
     *,
     out: Path | str | None = None,
     callbacks: Sequence[OwnCallback | str] = (),
@@ -70,13 +69,13 @@ def train(
 ) -> Run:
     """Train a herd and return its run.
 
-    `game` is a name, or a function at the top level of a module that makes an environment. Settings are those of
-    the plan, the game and the learners in one flat set. `callbacks` are `Callback` objects, functions that get the
+    `game` is a name, a GameEntry, or a class or function that makes an environment. Settings are those of the plan,
+    the game and the learners in one flat set. `callbacks` are `Callback` objects, functions that get the
     rows of each round, one per agent, and end the run by returning False, or names (`wandb`, `mlflow`, `module:Class`).
     """
     settings["callbacks"] = [own for own in callbacks if isinstance(own, str)]
     if game is not None:
-        settings["game"] = game if isinstance(game, str) else factory_name(game)
+        settings["game"] = game
     return start(settings, out, [own for own in callbacks if not isinstance(own, str)], quiet)
 
 
@@ -99,12 +98,15 @@ def resume(
     n_workers: int | None = None,
     callbacks: Callbacks = (),
     quiet: bool = False,
+    game: AnyGame | None = None,
 ) -> Run:
     """Continue a run as if it had never stopped, or extend it to `total_episodes`.
 
-    `engine` and `n_workers` may change on the way.
+    `engine` and `n_workers` may change on the way. `game` gives a game of another Python session again.
     """
-    run = Run(path)
+    refuse_while_importing()
+    refuse_inside_workers()
+    run = Run(path, game)
     changes = {"engine": engine, "n_workers": n_workers, "total_episodes": total_episodes}
     plan = run.changed({name: value for name, value in changes.items() if value is not None})
     if total_episodes is not None and total_episodes != run.plan.total_episodes:
@@ -329,7 +331,7 @@ def _has_bf16() -> bool:
 
 def _is_compiled(plan: Plan) -> bool:
     """Whether the game's kernels are in the cache; asked first, since building an engine compiles others."""
-    return is_cached(Path(inspect.getfile(find_game(plan.game).options)))
+    return is_cached(source_file(find_game(plan.game).options))
 
 
 def _compile(progress: Progress, plan: Plan, compiled: bool) -> float:

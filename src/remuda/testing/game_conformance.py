@@ -20,7 +20,7 @@ from remuda.core.game import GameEntry, make_game
 from remuda.core.machine import process_tree
 from remuda.core.rng import Stream
 from remuda.core.task import Task
-from remuda.games.registry import factory_name, find_game
+from remuda.games.registry import AnyGame, find_game, game_name
 from remuda.rollout.config import RolloutConfig
 from remuda.rollout.rollout import Rollout
 from remuda.rollout.warm_up import random_bindings
@@ -45,9 +45,9 @@ class Finding:
         return self.problem is None
 
 
-def check(game: str | GameEntry | Callable[..., Any], **options: Any) -> list[Finding]:
+def check(game: AnyGame, **options: Any) -> list[Finding]:
     """Run every check on a game, given by name, entry or factory; what the game raises becomes a finding."""
-    entry = game if isinstance(game, GameEntry) else find_game(game if isinstance(game, str) else factory_name(game))
+    entry = game if isinstance(game, GameEntry) else find_game(game_name(game))
     findings = []
     for promise, meaning, test in CHECKS:
         problem = None

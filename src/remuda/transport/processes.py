@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from multiprocessing import forkserver
+from pathlib import Path
 from typing import Any
 
 from remuda.core.errors import ConfigError
@@ -27,13 +28,42 @@ WARM_UP_VARIABLE = "REMUDA_WARM_UP"
 """The environment variable that tells a new fork server which plan to warm up for."""
 
 
+UNGUARDED = 113
+"""Exit code of a worker that would have started training again while it imported the program that started it."""
+
+
 def refuse_inside_workers() -> None:
-    """Raise if a worker that is starting imports the program that started it, and that program trains again."""
+    """End this process if it is a worker that is still importing the program that started it.
+
+    The worker says nothing, since there may be hundreds of them: its parent raises `missing_guard` when it sees the
+    exit code. Buffered output of the program is dropped with it.
+    """
     process = multiprocessing.current_process()
     if process.name != "MainProcess" and getattr(process, "_inheriting", False):
-        raise ConfigError(
-            'training was started again by one of its own workers: put the call under `if __name__ == "__main__":`'
-        )
+        os._exit(UNGUARDED)
+
+
+def missing_guard() -> ConfigError:
+    """The error for a program that starts training whenever it is imported."""
+    return ConfigError(
+        "worker processes import the program that started them, and this one starts training when it is imported: "
+        'put the call under `if __name__ == "__main__":`'
+    )
+
+
+@contextmanager
+def main_without_file_hidden() -> Iterator[None]:
+    """Start a process from `python - < program`: its `__main__` claims a file `<stdin>` that no worker could import."""
+    main = sys.modules["__main__"]
+    file = getattr(main, "__file__", None)
+    if file is None or getattr(main, "__spec__", None) is not None or Path(file).exists():
+        yield
+        return
+    del main.__file__
+    try:
+        yield
+    finally:
+        main.__file__ = file
 
 
 def process_context() -> Any:
@@ -64,7 +94,7 @@ def processes_unavailable(warm_up_request: str = "") -> str | None:
     try:
         SharedMemory(1).close()
         process = process_context().Process(target=die_with_parent, name="trial", daemon=True)
-        with environment_variables({WARM_UP_VARIABLE: warm_up_request, **ONE_THREAD}):
+        with environment_variables({WARM_UP_VARIABLE: warm_up_request, **ONE_THREAD}), main_without_file_hidden():
             process.start()
     except (OSError, EOFError) as error:
         return start_failure(error)
@@ -75,6 +105,8 @@ def processes_unavailable(warm_up_request: str = "") -> str | None:
         process.join(EXIT_LIMIT_S)
         return f"a trial process did not end within {Limits().start:.0f} s"
     process.close()
+    if code == UNGUARDED:
+        raise missing_guard()
     return None if code == 0 else f"a trial process ended with exit code {code}"
 
 

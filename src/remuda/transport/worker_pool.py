@@ -25,8 +25,11 @@ from remuda.transport.heartbeat import Heartbeats, Limits, Phase, WorkerExit, Wo
 from remuda.transport.processes import (
     EXIT_LIMIT_S,
     ONE_THREAD,
+    UNGUARDED,
     WARM_UP_VARIABLE,
     environment_variables,
+    main_without_file_hidden,
+    missing_guard,
     process_context,
     signal_name,
 )
@@ -143,7 +146,8 @@ class WorkerPool:
             process: BaseProcess = self._context.Process(target=run_worker, args=args, name=name, daemon=True)
             try:
                 # Any start may be the one that starts a fork server, which then needs this environment.
-                with environment_variables({WARM_UP_VARIABLE: self.warm_up_request, **ONE_THREAD}):
+                variables = {WARM_UP_VARIABLE: self.warm_up_request, **ONE_THREAD}
+                with environment_variables(variables), main_without_file_hidden():
                     process.start()
             except (ConnectionError, EOFError):
                 if attempt == START_ATTEMPTS - 1:
@@ -242,6 +246,8 @@ class WorkerPool:
         code = worker.process.exitcode
         worker.process.close()
         worker.process = worker.connection = None
+        if code == UNGUARDED and not worker.ready:
+            raise missing_guard() from None
         return kill_reason or (
             f"was killed by {signal_name(-code)}" if code and code < 0 else f"ended with exit code {code}"
         )

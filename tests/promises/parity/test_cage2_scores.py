@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import pytest
 
 from remuda.learners.herd import assign, bind_policy
-from remuda.runs.evaluation import evaluate
+from remuda.runs.evaluation import evaluate_policies
 from remuda.runs.settings import make_plan, spec_of
 
 ORIGINAL_EPISODES = 300
@@ -72,7 +72,7 @@ def score(red: str, blue: str, steps: int, episodes: int, seed: int, rules: str 
     plan = make_plan({"game": "cage2", "seed": seed, "n_workers": 1, **settings})
     spec = spec_of(plan)
     bindings = [bind_policy(part, plan, spec, "cpu") for part in assign(plan, spec)]
-    returns = evaluate(plan, spec, bindings, episodes).returns[:, 0]
+    returns = evaluate_policies(plan, spec, bindings, episodes).returns[:, 0]
     return float(returns.mean().round(6)), float(returns.std(ddof=1) / math.sqrt(episodes))
 
 

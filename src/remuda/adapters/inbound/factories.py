@@ -14,7 +14,6 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -89,25 +88,6 @@ def _from_pettingzoo(pettingzoo: Any, env_id: str) -> tuple[Any, Callable[..., A
         return pettingzoo.make(kind, env_id, **arguments)
 
     return env_class, make
-
-
-def factory_name(factory: Callable[..., Any]) -> str:
-    """The name `module:function` under which other processes can import a factory."""
-    module, path = getattr(factory, "__module__", None), getattr(factory, "__qualname__", "")
-    if not module or not path or "<" in path or "." in path:
-        raise ConfigError(
-            f"game {factory!r} cannot be imported by its name in another process: make the environment in a function "
-            "at the top level of a module (def my_game(): …) and give that function"
-        )
-    if module == "__main__":
-        file = getattr(sys.modules["__main__"], "__file__", None)
-        if file is None:
-            raise ConfigError(
-                f"game {path!r} was defined in an interactive session, so no other process can import it: put it "
-                "into a file (my_games.py), import it from there and give that"
-            )
-        module = Path(file).stem
-    return f"{module}:{path}"
 
 
 def _options(name: str, factory: Callable[..., Any], env_class: Any) -> type[Options]:

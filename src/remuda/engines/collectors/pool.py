@@ -7,6 +7,7 @@ from collections import Counter, deque
 from dataclasses import dataclass
 from typing import Any
 
+from remuda.core import session
 from remuda.core.errors import OrderError, WorkerError
 from remuda.core.failures import TaskFailure
 from remuda.core.fragment import Fragment, Purpose
@@ -82,6 +83,7 @@ class PoolCollectors(Collectors):
             self.stores,
             pool_config.sync_interval,
             pool_config.central_inference,
+            session.pack(plan.names()),
         )
         self._workers = [
             worker_pool.add_worker(f"collect-{i}", self.job, self._on_message, self._on_worker_lost)

@@ -7,16 +7,17 @@ start to the end of two tasks each 18 s without the warm-up, 1.4 s with it.)
 from __future__ import annotations
 
 import gc
+import io
 import json
 import os
 import signal
 import sys
-from contextlib import suppress
+from contextlib import redirect_stderr, redirect_stdout, suppress
 
 from remuda.core.game import GameSpec, Group
 from remuda.core.plan import Plan
 from remuda.core.threads import one_thread_each
-from remuda.engines.collectors.warm_up import warm_up_rollouts
+from remuda.engines.collectors.warm_up import warm_up_without_objects
 from remuda.transport.processes import WARM_UP_VARIABLE
 
 if WARM_UP_VARIABLE in os.environ:  # in a fork server; anybody else may import this module without effect
@@ -26,11 +27,17 @@ if WARM_UP_VARIABLE in os.environ:  # in a fork server; anybody else may import 
         signal.signal(number, signal.SIG_IGN)
 
 
-with suppress(Exception), one_thread_each():  # if the warm-up fails, workers only start slower
+silence = io.StringIO()  # finding a user's game may import a program that prints: the run itself prints that, too
+with (
+    suppress(Exception),  # if the warm-up fails, workers only start slower
+    one_thread_each(),
+    redirect_stdout(silence),
+    redirect_stderr(silence),
+):
     request = json.loads(os.environ.pop(WARM_UP_VARIABLE))
     sys.path[:] = request["path"]  # Python 3.11 does not pass it to the fork server
     groups = tuple(Group(**{**group, "obs_shape": tuple(group["obs_shape"])}) for group in request["groups"])
-    warm_up_rollouts(Plan(**request["plan"]), GameSpec(request["plan"]["game"], groups, request["turns"]))
+    warm_up_without_objects(Plan(**request["plan"]), GameSpec(request["plan"]["game"], groups, request["turns"]))
 
 gc.collect()
 

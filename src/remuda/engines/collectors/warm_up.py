@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from remuda.core.game import Game, GameSpec, StepCost, make_game
+from remuda.core import session
+from remuda.core.game import Game, GameEntry, GameSpec, StepCost, make_game
+from remuda.core.options import Options
 from remuda.core.plan import Plan
 from remuda.core.policy import UNVERSIONED
 from remuda.core.rng import Keys
@@ -81,3 +83,12 @@ def warm_up_rollouts(plan: Plan, spec: GameSpec) -> None:
     for worlds in (2, 3):
         rollout.start(task)
         rollout.play(SlotArray(SlotLayout.of(spec, bindings, worlds), 1).fragments(0, task, config, turns=1))
+
+
+def warm_up_without_objects(plan: Plan, spec: GameSpec) -> None:
+    """`warm_up_rollouts` in a process that has no objects of a Python session: its games have only their shape here."""
+    if session.is_session_name(plan.game):
+        stand_in = GameEntry(plan.game, "", Options, lambda options, worlds: ShapeOnlyGame(spec, len(worlds)))
+        session.bind(plan.game, stand_in)  # a worker replaces it by the game that its parent sends
+        plan = plan.model_copy(update={"options": {}})
+    warm_up_rollouts(plan, spec)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import resource
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 
+from remuda.core import session
 from remuda.core.errors import GameError, WorkerError
 from remuda.core.failures import format_traceback
 from remuda.core.fragment import Fragment, Purpose
@@ -40,6 +41,7 @@ class CollectJob:
     stores: dict[Purpose, WeightStore]
     sync_interval: int = 0  # turns between refreshes of the weights; 0: only before an episode
     central_inference: bool = False  # request every action from the loop instead of having weights
+    session_objects: Mapping[str, bytes] = field(default_factory=dict)  # objects of a Python session, pickled
 
     @property
     def config(self) -> RolloutConfig:
@@ -48,6 +50,7 @@ class CollectJob:
 
     def run(self, connection: Connection, status: WorkerStatus) -> None:
         """Play tasks until the connection closes."""
+        session.unpack(self.session_objects)
         CollectorWorker(self, connection, status).run()
 
 

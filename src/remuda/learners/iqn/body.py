@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import threading
 from copy import deepcopy
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,9 +12,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from remuda.core import rng
+from remuda.core import rng, session
 from remuda.core.errors import ConfigError
 from remuda.core.game import Group
+from remuda.games.registry import user_module
 from remuda.learners.stack import MIN_ROWS, pad_rows
 
 if TYPE_CHECKING:
@@ -97,10 +97,14 @@ class Body:
 
 
 def _import_class(path: str) -> Any:
+    if session.is_session_name(path):
+        if (body := session.find(path)) is None:
+            raise ConfigError(f"body={path!r} was defined in another Python session: put it into a file, module:Class")
+        return body
     module_name, sign, name = path.partition(":")
     if not sign:
         raise ConfigError(f"body={path!r} should be module:Class")
     try:
-        return getattr(import_module(module_name), name)
+        return getattr(user_module(module_name), name)
     except (ImportError, AttributeError, ValueError, TypeError) as error:
         raise ConfigError(f"body={path!r} cannot be imported: {error}") from None

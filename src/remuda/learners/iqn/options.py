@@ -28,7 +28,9 @@ class IQNOptions(Options):
     )
     clip: float = Field(1.0, gt=0, description="largest gradient norm")
     sigma: float = Field(0.017, ge=0, description="initial noise of the noisy layers; 0 turns it off")
-    body: str | None = Field(None, description="module:Class of your own network body; default: one layer")
+    body: str | None = Field(
+        None, description="your own network body: module:Class, or from Python the class; default: one layer"
+    )
 
     def check(self) -> None:
         """Raise if options contradict each other."""

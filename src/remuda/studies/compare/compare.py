@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from remuda.core.errors import ConfigError
 from remuda.core.game import GameSpec
 from remuda.core.machine import cores as cores_here
 from remuda.core.machine import machine
 from remuda.core.plan import Plan
+from remuda.core.session import is_session_name
 from remuda.engines.table import ENGINES
+from remuda.games.registry import AnyGame, refuse_while_importing
 from remuda.runs.settings import make_plan, spec_of
 from remuda.studies.compare.measure import VariantMeasurements, measure, variants
 from remuda.studies.compare.page import Comparison, Prediction
@@ -21,22 +24,35 @@ MIN_WORLDS = 16
 
 
 def compare(
-    settings: Mapping[str, Any],
+    game: AnyGame,
     engines: str = "all",
-    n_workers: Sequence[int] = (2,),
+    n_workers: Sequence[int] | None = None,
     seconds: float = 20.0,
     repeats: int = 3,
-    with_ideal: bool = False,
+    *,
+    ideal: bool = False,
     cores: Sequence[int] = (),
     command: str = "",
     on_message: Callable[[str], None] = lambda text: None,
+    **settings: Any,
 ) -> Comparison:
-    """Measure one plan on several engines; unless the settings give `worlds`, there is at least one per worker."""
-    wanted = variants(engines, n_workers)
-    plan = make_plan({"worlds": max(MIN_WORLDS, *n_workers), **settings})
+    """Measure one plan on several engines, each trial in a process of its own.
+
+    `engines` are names with commas between, or "all"; `n_workers` are the numbers of workers to try, by default as many
+    as there are cores. `ideal` adds what a machine that never waits would do, and `cores` predicts other machines. The
+    other settings are those of the plan; unless they give `worlds`, there is at least one per worker.
+    """
+    refuse_while_importing()
+    counts = [cores_here()] if n_workers is None else list(n_workers)
+    wanted = variants(engines, counts)
+    plan = make_plan({"worlds": max(MIN_WORLDS, *counts), **settings, "game": game})
+    for name in filter(is_session_name, plan.names()):
+        raise ConfigError(
+            f"{name} was defined in this session, where no trial finds it: put it into a file and import it"
+        )
     spec = spec_of(plan)
     measurements = measure(plan, wanted, seconds, repeats, on_message)
-    turns = measure_turns(plan) if with_ideal or cores else None
+    turns = measure_turns(plan) if ideal or cores else None
     measured = [one for one in measurements if one.trials]
     return Comparison(
         title=f"{plan.game}, {spec.agents} {'agent' if spec.agents == 1 else 'agents'}, {plan.worlds} worlds",
@@ -44,7 +60,7 @@ def compare(
         command=command,
         measurements=measurements,
         recommendations=recommend(measurements),
-        ideal=ideal_rate(plan, turns, measurements, cores_here()) if with_ideal and turns and measured else None,
+        ideal=ideal_rate(plan, turns, measurements, cores_here()) if ideal and turns and measured else None,
         cores_here=cores_here(),
         predictions=_predictions(plan, spec, turns, measured, cores) if turns and cores else (),
         predictions_here=_predictions_here(plan, spec, turns, measured) if turns and cores else (),

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
+from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
 from remuda.engines.table import ENGINES
+from remuda.runs.run import to_json
 from remuda.studies.compare.measure import VariantMeasurements
 from remuda.studies.compare.recommend import Recommendation, time_for
 from remuda.studies.html import BLUE, GREEN, GREY, INK, ORANGE, RED, figure, note, page, svg, table
@@ -22,7 +24,7 @@ EPISODES_SHOWN = 100_000
 COLOURS = {"collecting": BLUE, "learning": ORANGE, "moving data": "#9b59b6", "waiting": GREY}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison:
     """All measurements, recommendations and predictions."""
 
@@ -35,6 +37,20 @@ class Comparison:
     cores_here: int = 1
     predictions: Sequence[Prediction] = ()
     predictions_here: Sequence[Prediction] = ()  # for this machine, of every variant that was measured
+
+    def write(self, html_file: Path | str | None = None, json_file: Path | str | None = None) -> None:
+        """Write the page with tables and pictures, and every figure as JSON."""
+        if html_file is not None:
+            Path(html_file).write_text(html(self), encoding="utf-8")
+        if json_file is not None:
+            Path(json_file).write_text(to_json(as_json(self), indent=1), encoding="utf-8")
+
+    def __repr__(self) -> str:
+        lines = [f"{line.situation}: {line.use}, because {line.reason}" for line in self.recommendations]
+        return "\n".join([self.title, *lines, "write(html_file=…) writes tables and pictures"])
+
+    def _repr_html_(self) -> str:
+        return html(self)
 
 
 @dataclass(frozen=True)

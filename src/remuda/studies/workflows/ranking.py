@@ -10,7 +10,8 @@ import numpy as np
 
 from remuda.games.cage2.workflow import ORDERS
 from remuda.runs.callbacks.base import Row
-from remuda.runs.evaluation import INTERVAL, EvaluationSetup, evaluate
+from remuda.runs.display import INTERVAL
+from remuda.runs.evaluation import EvaluationSetup, evaluate_policies
 from remuda.runs.recorder import standard_error
 from remuda.studies.workflows.methods import SearchSpace, best_result
 from remuda.studies.workflows.options import TrialResult
@@ -106,7 +107,7 @@ def rank(
 def _score(folder: Path, state: SearchState, order: str, result: TrialResult, seed: int) -> Score:
     setup = EvaluationSetup.of(trial_folder(folder, result.trial.number), {"workflow": order, "seed": seed})
     count = state.options.score_episodes
-    metrics = evaluate(setup.plan, setup.spec, setup.bindings, count, None).metrics
+    metrics = evaluate_policies(setup.plan, setup.spec, setup.bindings, count, None).metrics
     returns, compliance, fixes = (metrics[name][:, 0] for name in ("env_return", "compliance", "fixes"))
     width = [INTERVAL * float(standard_error(np.asarray(values))) for values in (returns, compliance)]
     mean = float(compliance.mean())

@@ -5,13 +5,14 @@ from __future__ import annotations
 import resource
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from remuda.core import session
 from remuda.core.errors import GameError
 from remuda.core.failures import TaskFailure, format_traceback
 from remuda.core.fragment import Fragment
@@ -44,9 +45,17 @@ class RolloutActor:
     """Runs in a process of Ray, perhaps on another node: has worlds and policies, and the weights it fetched last."""
 
     def __init__(
-        self, name: str, path: Sequence[str], plan: Plan, parts: Sequence[Part], spec: GameSpec, device: str
+        self,
+        name: str,
+        path: Sequence[str],
+        plan: Plan,
+        parts: Sequence[Part],
+        spec: GameSpec,
+        device: str,
+        session_objects: Mapping[str, bytes],
     ) -> None:
         sys.path.extend(place for place in path if place not in sys.path)  # to import a user's game
+        session.unpack(session_objects)  # after the path is set: they may import modules of the user
         self.name, self.spec, self.config = name, spec, RolloutConfig.of(plan)
         self.bindings = [bind_policy(part, plan, spec, device) for part in parts]
         self.rollouts = RolloutCache(

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from remuda.core import session
 from remuda.core.errors import OrderError, WorkerError
 from remuda.core.fragment import Purpose
 from remuda.core.game import GameSpec
@@ -58,6 +59,7 @@ class RayCollectors(Collectors):
         self.spent = TimeSpent()
         self.waited_s = 0.0
         self.plan, self.spec, self.parts, self.device = plan, spec, parts, device
+        self._session_objects = session.pack(plan.names())
         self.config = RolloutConfig.of(plan)
         self._ray: Any = require_ray()
         self._actors = ActorPool(plan, self, self._start_actor, stop, say)
@@ -74,7 +76,9 @@ class RayCollectors(Collectors):
         self._actors.start()
 
     def _start_actor(self, cluster: Cluster, name: str) -> Any:
-        return cluster.start_actor(RolloutActor, name, sys.path, self.plan, self.parts, self.spec, self.device)
+        return cluster.start_actor(
+            RolloutActor, name, sys.path, self.plan, self.parts, self.spec, self.device, self._session_objects
+        )
 
     @property
     def remote_workers(self) -> Sequence[RemoteWorker]:  # type: ignore[override]

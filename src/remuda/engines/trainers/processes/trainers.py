@@ -54,7 +54,7 @@ class ProcessTrainers(Trainers):
         self._workers = [
             worker_pool.add_worker(
                 f"learn-{i}",
-                LearnJob(plan, parts, spec, device, slices, slot_array, store),
+                LearnJob(plan, parts, spec, device, slices, slot_array, store, job.session_objects),
                 self._on_message,
                 self._on_worker_lost,
             )

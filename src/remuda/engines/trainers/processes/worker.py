@@ -5,13 +5,14 @@ from __future__ import annotations
 import resource
 import time
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
 
 from numpy.typing import NDArray
 
+from remuda.core import session
 from remuda.core.fragment import copy_fragment, slice_worlds
 from remuda.core.game import GameSpec
 from remuda.core.plan import Plan
@@ -43,9 +44,11 @@ class LearnJob:
     slices: Sequence[AgentSlice]
     slot_array: SlotArray
     store: WeightStore
+    session_objects: Mapping[str, bytes] = field(default_factory=dict)  # objects of a Python session, pickled
 
     def run(self, connection: Connection, status: WorkerStatus) -> None:
         """Learn until the connection closes."""
+        session.unpack(self.session_objects)
         LearnerWorker(self, connection, status).run()
 
 

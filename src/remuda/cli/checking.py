@@ -1,0 +1,84 @@
+"""Commands that check: check, verify and replay."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import remuda
+from remuda.cli.words import Words, refuse_arguments, settings_from
+from remuda.core.errors import RunError, UnknownName
+
+
+def check(
+    game: Annotated[str, typer.Argument(help="a shipped game or module:entry of your own")],
+    words: Words = None,
+) -> None:
+    """Run the conformance suite on a game; says what each finding means for training."""
+    findings = remuda.check(game, **refuse_arguments(remuda.check, settings_from(words)))
+    for finding in findings:
+        print(f"{'ok  ' if finding.good else 'FAIL'} {finding.promise}")
+        if not finding.good:
+            print(f"     {finding.problem}\n     for training this means: {finding.meaning}")
+    if not all(finding.good for finding in findings):
+        raise typer.Exit(1)
+
+
+def verify(
+    game: Annotated[str, typer.Argument(help="a game with recordings of its original: cage2")],
+    folder: Annotated[Path, typer.Argument(help="where the recordings (.npz) are, at any depth")],
+) -> None:
+    """Replay recorded games of the original through our rules; exit code 1 if anything differs."""
+    from remuda.games.cage2.verify import verify as replay_traces
+
+    if game != "cage2":
+        raise UnknownName("game with recordings of its original", game, ["cage2"])
+    report = replay_traces(folder)
+    print(report)
+    if not report.good:
+        raise typer.Exit(1)
+
+
+def replay(
+    run: Annotated[Path, typer.Argument(help="a run directory")],
+    failure: Annotated[int | None, typer.Option(help="the number of an episode that failed", min=1)] = None,
+    debug: Annotated[bool, typer.Option("--debug", help="open the debugger where the failure is raised")] = False,
+) -> None:
+    """Play a run or one of its failures once more, in one process.
+
+    A finished actor-learner run with log_schedule=true is played and learned again; exit code 1 if other
+    weights come out.
+
+    `--failure K` plays the episodes of failure K with the same random numbers and the same actions; exit code 1 if
+    nothing is raised this time.
+    """
+    from remuda.runs.replay import replay as replay_schedule
+
+    if failure is not None:
+        _replay_failure(run, failure, debug)
+        return
+    opened = remuda.load(run)
+    if not opened.finished:
+        raise RunError(f"{run} is not finished: `remuda resume {run}` first")
+    again, then = replay_schedule(run), opened.result["weights_sha256"]
+    print(f"the run ended with weights {then}\nthe replay ended with  {again}")
+    if again != then:
+        raise typer.Exit(1)
+
+
+def _replay_failure(run: Path, number: int, debug: bool) -> None:
+    from remuda.core.failures import format_traceback
+    from remuda.runs.replay import replay_failure
+
+    record, error = replay_failure(run, number)
+    print(f"failure {number}, {record.task}, turn {record.turn}, seed {record.seed}, then: {record.what}")
+    if error is None:
+        print(f"played again up to turn {record.turn}: nothing was raised")
+        raise typer.Exit(1)
+    print(f"played again: {error}\n{format_traceback(error.__cause__ or error)}")
+    if debug:
+        import pdb
+
+        pdb.post_mortem((error.__cause__ or error).__traceback__)

@@ -1,0 +1,96 @@
+"""Commands that play trained agents: evaluate, watch, record and export."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+import remuda
+from remuda.cli.words import Checkpoint, Exploration, Json, Words, refuse_arguments, settings_from
+from remuda.core.errors import ConfigError
+
+
+def evaluate(
+    target: Annotated[str, typer.Argument(help="a run directory, or a game whose players learners=… names")],
+    words: Words = None,
+    episodes: Annotated[int, typer.Option(help="how many", min=1)] = 100,
+    epsilon: Exploration = 0.0,
+    sampled: Annotated[bool, typer.Option("--sampled", help="draw actions as in training instead of greedily")] = False,
+    checkpoint: Checkpoint = None,
+    as_json: Json = False,
+) -> None:
+    """Score a trained herd, or agents of different runs in one world.
+
+    `remuda evaluate runs/a --episodes 500`
+
+    `remuda evaluate runs/a simulator=cyborg`: other options of the run's game, the same agents
+
+    `remuda evaluate treasurehunt 'learners={0: frozen:runs/a/0, 1: frozen:runs/b/1}'`
+    """
+    if sampled and epsilon:
+        raise ConfigError(f"--sampled and --epsilon {epsilon:g} contradict each other: give one of them")
+    settings = refuse_arguments(remuda.evaluate, settings_from(words))
+    scores = remuda.evaluate(target, episodes, None if sampled else epsilon, checkpoint, **settings)
+    if as_json:
+        from remuda.runs.run import to_json
+
+        print(to_json(scores.summary()))
+        return
+    header, *rows = scores.rows()
+    table = Table(*header)
+    for row in rows:
+        table.add_row(*row)
+    Console().print(table)
+    print(scores.headline())
+
+
+def watch(
+    run: Annotated[Path, typer.Argument(help="a run directory")],
+    gif: Annotated[Path | None, typer.Option(help="the file to write; default: watch.gif in the run")] = None,
+    terminal: Annotated[bool, typer.Option("--terminal", help="play in this terminal instead")] = False,
+    episode: Annotated[int, typer.Option(help="which evaluation episode", min=0)] = 0,
+    checkpoint: Checkpoint = None,
+    delay: Annotated[float, typer.Option(help="seconds between turns in the terminal", min=0.0)] = 0.1,
+) -> None:
+    """Watch a trained herd play, as a GIF or in the terminal."""
+    if terminal:
+        remuda.watch(run, episode=episode, checkpoint=checkpoint, terminal=True, delay_s=delay)
+    else:
+        print(remuda.watch(run, gif, episode, checkpoint))
+
+
+def record(
+    target: Annotated[str, typer.Argument(help="a run directory, or a game whose players learners=… names")],
+    words: Words = None,
+    out: Annotated[Path, typer.Option(help="the file to write (.npz); must not exist")] = Path("episodes.npz"),
+    episodes: Annotated[int, typer.Option(help="how many", min=1)] = 10,
+    epsilon: Exploration = 0.0,
+    checkpoint: Checkpoint = None,
+) -> None:
+    """Write episodes to a file, turn by turn, for any program that reads numpy's files (docs/recording.md).
+
+    `remuda record runs/a --episodes 100 --out episodes.npz`
+
+    A game is played by random players unless `learners=…` says otherwise.
+    """
+    settings = refuse_arguments(remuda.record, settings_from(words))
+    recorded = remuda.record(target, out, episodes, epsilon, checkpoint, **settings)
+    print(f"{out}: {len(recorded.turns)} episodes, {int(recorded.turns.sum())} turns")
+
+
+def export(
+    run: Annotated[Path, typer.Argument(help="a run directory")],
+    agent: Annotated[int, typer.Option(help="which agent, by its number in the herd", min=0)] = 0,
+    out: Annotated[Path, typer.Option(help="the directory to write; must not exist")] = Path("agent"),
+    checkpoint: Checkpoint = None,
+) -> None:
+    """Write a trained agent as weights, a readable torch module and ONNX, all usable without remuda.
+
+    `remuda export runs/a --agent 0 --out agent`
+    """
+    for path in remuda.export(run, agent, out, checkpoint):
+        print(path)

@@ -1,0 +1,104 @@
+"""Commands that train: train and resume."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+import remuda
+from remuda.cli.words import Json, Words, given, refuse_arguments, settings_from
+from remuda.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from remuda.runs.run import Run
+
+
+def train(
+    game: Annotated[str | None, typer.Argument(help="a shipped game (see `remuda games`) or module:entry")] = None,
+    words: Words = None,
+    agents: Annotated[int | None, typer.Option(help="agents in the game")] = None,
+    worlds: Annotated[int | None, typer.Option(help="copies of the game played side by side")] = None,
+    epochs: Annotated[int | None, typer.Option(help="episodes per world; or give --total-episodes")] = None,
+    total_episodes: Annotated[int | None, typer.Option(help="episodes over all worlds")] = None,
+    seed: Annotated[int | None, typer.Option(help="decides every random number")] = None,
+    learner: Annotated[str | None, typer.Option(help="see `remuda learners`")] = None,
+    engine: Annotated[str | None, typer.Option(help="see `remuda engines`")] = None,
+    n_workers: Annotated[int | None, typer.Option(help="threads or processes; default: the cores")] = None,
+    deterministic: Annotated[
+        bool | None, typer.Option("--deterministic", help="the same weights on every engine")
+    ] = None,
+    timeline: Annotated[
+        bool | None, typer.Option("--timeline", help="write what every process and thread did when, for Perfetto")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="the run directory; must not exist")] = None,
+    config: Annotated[Path | None, typer.Option(help="YAML file of settings; flags and words override it")] = None,
+    as_json: Json = False,
+) -> None:
+    """Train a herd.
+
+    `remuda train treasurehunt --agents 4 --worlds 32 lr=0.001 spawn=0.01`
+
+    Writes a run directory: config, metrics, checkpoints, learning curve and a GIF. Ctrl-C saves; `remuda resume`
+    continues.
+    """
+    if game and "=" in game:  # a setting, not a game: the file or another word names that
+        words, game = [game, *(words or [])], None
+    flags = given(
+        game=game, agents=agents, worlds=worlds, epochs=epochs, total_episodes=total_episodes, seed=seed, out=out,
+        learner=learner, engine=engine, n_workers=n_workers, deterministic=deterministic, timeline=timeline,
+    )  # fmt: skip
+    from remuda.core.yamlfile import read_yaml
+
+    settings = {**(read_yaml(config) if config else {}), **flags, **settings_from(words)}
+    conclude(remuda.train(**refuse_arguments(remuda.train, settings, "game", "out", "callbacks")), as_json)
+
+
+def resume(
+    run: Annotated[Path, typer.Argument(help="a run directory")],
+    checkpoint: Annotated[str | None, typer.Option(help="which one; default: the newest")] = None,
+    engine: Annotated[str | None, typer.Option(help="continue with another engine")] = None,
+    n_workers: Annotated[int | None, typer.Option(help="continue with more or fewer workers", min=1)] = None,
+    total_episodes: Annotated[int | None, typer.Option(help="train for so many episodes in all", min=1)] = None,
+    as_json: Json = False,
+) -> None:
+    """Continue a run or a search as if it had never stopped; with --total-episodes also a finished run."""
+    from remuda.studies.workflows.state import is_search
+
+    flags = given(checkpoint_name=checkpoint, engine=engine, n_workers=n_workers, total_episodes=total_episodes)
+    if is_search(run):
+        from remuda.cli.studies import resume_search
+
+        if flags:
+            raise ConfigError(f"{run} is a search: resume takes no flags for it but --json")
+        resume_search(run, as_json)
+        return
+    conclude(remuda.resume(run, **flags), as_json)
+
+
+def conclude(run: Run, as_json: bool) -> None:
+    """Print the result of a run and where to look; exit with 128 + the signal's number if one stopped it."""
+    from remuda.runs.run import to_json
+
+    if as_json:
+        print(to_json(run.result))
+    else:
+        _print_result(run)
+    if run.stopped_by is not None:
+        raise typer.Exit(128 + run.stopped_by)
+
+
+def _print_result(run: Run) -> None:
+    result = run.result
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    first, last = result["first_mean_return"], result["mean_return"]
+    if first is not None:
+        console.print(f"total return: {sum(first):.1f} in the first tenth, {sum(last):.1f} in the last")
+    console.print(f"weights {result['weights_sha256'][:16]}…, {result['agent_steps_per_s']:,.0f} agent-steps/s")
+    pictures = [name for name in ("curve.png", "herd.gif") if (run.path / name).exists()]
+    console.print(
+        f"look at {run.path} ({', '.join([*pictures, 'metrics.csv'])}), or `remuda watch {run.path} --terminal`, "
+        f"or `tensorboard --logdir {run.path}`"
+    )

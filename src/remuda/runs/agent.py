@@ -1,0 +1,104 @@
+"""One agent of a run, for loops of one's own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remuda.core import rng
+from remuda.core.errors import ConfigError, RunError
+from remuda.core.policy import Policy, PolicyInput
+from remuda.core.rng import Stream
+from remuda.learners.herd import bind_policy
+from remuda.runs.frozen import load_frozen
+
+if TYPE_CHECKING:
+    from remuda.runs.run import Run
+
+
+class TrainedAgent:
+    """Chooses the actions of one agent, greedily, as `remuda.evaluate` does.
+
+    It keeps the last observations itself, as many as its network looks at. Call `reset` when an episode begins, and
+    when the agent comes back to life.
+    """
+
+    def __init__(self, name: str, policy: Policy, row: int, seed: np.uint64) -> None:
+        """`row` is the agent's place among those of `policy`; `seed` decides what a random player does."""
+        self.name = name
+        self.observation_shape = policy.group.obs_shape
+        self.observation_dtype: np.dtype[Any] = np.dtype(policy.group.obs_dtype)
+        self.actions = policy.group.actions
+        self._policy, self._row, self._seed = policy, row, seed
+        self._frames = np.zeros((policy.frames, *self.observation_shape), self.observation_dtype)
+        self._episode, self._turn = -1, 0
+        self.reset()
+
+    @classmethod
+    def of(cls, run: Run, number: int, checkpoint: str | None = None) -> TrainedAgent:
+        """Agent `number` of a run, whoever plays it: a learner, a scripted player or a frozen agent."""
+        if not 0 <= number < run.spec.agents:
+            raise RunError(f"{run.path} has no agent {number}: it has agents 0 to {run.spec.agents - 1}")
+        part = next(p for p in run.parts if p.herd_first <= number < p.herd_first + p.agents)
+        seed = rng.key(run.plan.seed, Stream.OUTSIDE, number)
+        name = f"agent {number} of {run.path} ({part.player})"
+        if part.learns:
+            return cls(name, run.policy([number], run.spec.groups[part.group], "cpu", checkpoint), 0, seed)
+        (part,) = load_frozen([part], run.spec)
+        return cls(name, bind_policy(part, run.plan, run.spec, "cpu").policy, number - part.herd_first, seed)
+
+    def __repr__(self) -> str:
+        return f"{self.name}: {self._wanted()} in, one of {self.actions} actions out"
+
+    def reset(self) -> None:
+        """Forget the observations so far: an episode begins."""
+        self._frames[:] = 0
+        self._episode, self._turn = self._episode + 1, 0
+
+    def act(self, obs: Any, state: None = None, mask: Any = None) -> int:
+        """The action for this observation, which is remembered with the last ones.
+
+        `mask`, (actions,), is true where an action is allowed; only games that forbid actions have one. `state` is for
+        recurrent policies, which do not exist yet: leave it out.
+        """
+        if state is not None:
+            raise ConfigError(f"{self.name} has no recurrent state: leave state out")
+        observation, allowed = self._observation(obs), self._mask(mask)
+        self._frames[:-1] = self._frames[1:]
+        self._frames[-1] = observation
+        inputs = PolicyInput(
+            obs=self._frames[:, None, None],  # (frames, 1 world, 1 agent, *obs)
+            ages=np.full((1, 1), self._turn),
+            mask=allowed,
+            keys=rng.keys(rng.keys(np.full((1, 1), self._seed), self._episode), self._turn),
+            exploration=0.0,
+        )
+        self._turn += 1
+        return int(self._policy.act(inputs, self._row, self._row + 1).actions[0, 0])
+
+    def _observation(self, obs: Any) -> NDArray[Any]:
+        given = np.asarray(obs)
+        if given.shape != self.observation_shape or given.dtype != self.observation_dtype:
+            raise ConfigError(
+                f"the observation is {given.dtype} of shape {given.shape}: {self.name} takes {self._wanted()}"
+            )
+        return given
+
+    def _mask(self, mask: Any) -> NDArray[np.bool_] | None:
+        """The mask as a policy takes it, (1 world, 1 agent, actions)."""
+        if not self._policy.group.masked:
+            if mask is not None:
+                raise ConfigError(f"the game of {self.name} forbids no actions: leave mask out")
+            return None
+        given = np.asarray(mask)
+        if given.shape != (self.actions,) or given.dtype.kind not in "biu" or not given.any():
+            raise ConfigError(
+                f"the mask is {given.dtype} of shape {given.shape}: {self.name} plays a game that forbids actions and "
+                f"takes bool of shape {(self.actions,)}, true where an action is allowed, at least once"
+            )
+        return given.astype(np.bool_)[None, None]
+
+    def _wanted(self) -> str:
+        return f"{self.observation_dtype} of shape {self.observation_shape}"

@@ -1,0 +1,49 @@
+"""Results for people: tables as text and as HTML, and pictures in a notebook."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+INTERVAL = 1.96
+"""Standard errors to either side of a mean, for an interval of 95 %."""
+
+
+def plus_minus(width: float | None) -> str:
+    """Half the width of an interval; nothing where it is unknown."""
+    return "" if width is None or width != width else f"± {width:.2f}"
+
+
+def text_table(rows: Sequence[Sequence[str]]) -> str:
+    """Rows of cells, the first of them the header, in columns."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )
+
+
+def html_table(rows: Sequence[Sequence[str]], header: bool = True) -> str:
+    """The same as HTML. Every cell is escaped: what a run directory says is shown, never executed."""
+    lines = []
+    for number, row in enumerate(rows):
+        tag = "th" if header and number == 0 else "td"
+        lines.append("".join(f'<{tag} style="text-align: left">{escape(cell)}</{tag}>' for cell in row))
+    return f"<table>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
+
+
+def notebook() -> Any | None:
+    """The shell of the notebook we run in, if we do; IPython in a terminal shows no pictures."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return shell if hasattr(shell, "kernel") else None
+
+
+def show_picture(path: Path) -> None:
+    """Show a picture below the cell of a notebook; elsewhere do nothing."""
+    if notebook() is not None:
+        from IPython.display import Image, display
+
+        display(Image(filename=str(path)))
