@@ -18,7 +18,7 @@ from pydantic import Field
 
 from remuda.adapters.inbound import sorrel
 from remuda.adapters.inbound.global_random_state import GlobalRandomState
-from remuda.core.game import Game, GameEntry, Pace
+from remuda.core.game import Game, GameEntry, StepCost
 from remuda.core.options import Options
 
 
@@ -273,4 +273,4 @@ def _make(options: MeadowOptions, worlds: Sequence[int]) -> Game:
     return sorrel.build("meadow", env, make, options.turns, len(worlds))
 
 
-ENTRY = GameEntry("meadow", "walkers and berries", MeadowOptions, _make, pace=Pace.QUICK)
+ENTRY = GameEntry("meadow", "walkers and berries", MeadowOptions, _make, pace=StepCost.FAST)

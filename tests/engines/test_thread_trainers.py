@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from remuda.core.fragment import Fragment, Origin, Purpose, blank
+from remuda.core.fragment import Fragment, Origin, Purpose, empty_fragment
 from remuda.core.game import Group
 from remuda.core.learner import Learner, LearnerContext, State
 from remuda.core.options import Options
@@ -76,7 +76,7 @@ def frequent_switches() -> Iterator[None]:
 
 def delivery_of(episode: int) -> Delivery:
     numbers = np.array([episode])
-    return Delivery(Task((episode,)), [blank(Origin(0, numbers * 0, numbers, 0, Purpose.TRAIN), GROUP, 1, 0)])
+    return Delivery(Task((episode,)), [empty_fragment(Origin(0, numbers * 0, numbers, 0, Purpose.TRAIN), GROUP, 1, 0)])
 
 
 def test_poll_returns_when_a_round_is_learned_while_it_begins_to_wait(

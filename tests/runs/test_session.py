@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.envs.classic_control import CartPoleEnv
-from remuda.testing.games import GIFTS
 from torch import nn
 
 import remuda
@@ -25,8 +24,9 @@ from remuda.core import session
 from remuda.core.errors import ConfigError
 from remuda.core.yamlfile import read_yaml
 from remuda.engines.table import ENGINES
-from remuda.games.registry import find_game, name_of
+from remuda.games.registry import find_game, game_name
 from remuda.games.treasurehunt import ENTRY, Treasurehunt
+from remuda.testing import GIFTS
 
 PLAN: dict[str, Any] = {
     "worlds": 3, "total_episodes": 6, "n_workers": 2, "seed": 3, "turns": 9, "learner": "ppo", "layers": [8],
@@ -44,13 +44,13 @@ def sha(run: remuda.Run) -> str:
 
 
 def test_importable_things_keep_their_name() -> None:
-    assert name_of("anything") == "anything"
-    assert name_of(ENTRY) == "treasurehunt"
-    assert name_of(GIFTS) == "remuda.testing.games:GIFTS"
-    assert name_of(CartPoleEnv) == "gymnasium.envs.classic_control.cartpole:CartPoleEnv"
-    assert name_of(cart) == f"{__name__}:cart"
+    assert game_name("anything") == "anything"
+    assert game_name(ENTRY) == "treasurehunt"
+    assert game_name(GIFTS) == "remuda.testing.odd_games:GIFTS"
+    assert game_name(CartPoleEnv) == "gymnasium.envs.classic_control.cartpole:CartPoleEnv"
+    assert game_name(cart) == f"{__name__}:cart"
     for name in (GIFTS, CartPoleEnv, cart):
-        assert not session.is_session_name(name_of(name))
+        assert not session.is_session_name(game_name(name))
 
 
 def test_other_things_get_a_name_in_this_session() -> None:
@@ -59,14 +59,14 @@ def test_other_things_get_a_name_in_this_session() -> None:
 
     factory: Callable[[], Any]
     for factory, label in ((lambda: cart(), "lambda"), (Inner, "Inner"), (partial(cart, 7), "partial")):
-        name = name_of(factory)
+        name = game_name(factory)
         assert session.is_session_name(name)
         assert name.startswith(f"session:{label}-")
-        assert name_of(factory) == name, "the same object has the same name"
+        assert game_name(factory) == name, "the same object has the same name"
         assert find_game(name).name == name
     other = replace(ENTRY, summary="another")
-    assert name_of(other).startswith("session:treasurehunt-")
-    assert find_game(name_of(other)) is other
+    assert game_name(other).startswith("session:treasurehunt-")
+    assert find_game(game_name(other)) is other
     assert not session.is_session_name("session:make_env"), "that is a file session.py"
 
 

@@ -73,7 +73,7 @@ def _replay_failure(run: Path, number: int, debug: bool) -> None:
     from remuda.runs.replay import replay_failure
 
     record, error = replay_failure(run, number)
-    print(f"failure {number}, {record.task}, turn {record.turn}, seed {record.seed}, then: {record.what}")
+    print(f"failure {number}, {record.task}, turn {record.turn}, seed {record.seed}, then: {record.message}")
     if error is None:
         print(f"played again up to turn {record.turn}: nothing was raised")
         raise typer.Exit(1)

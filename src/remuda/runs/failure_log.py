@@ -151,7 +151,7 @@ class FailureLog:
             facts = FailureRecord(
                 purpose=task.purpose, exploration=task.exploration, episodes=list(task.episodes),
                 worlds=[episode % self.plan.worlds for episode in task.episodes], seed=self.plan.seed,
-                who=failure.worker, turn=failure.turn, what=failure.message, trace=failure.traceback,
+                worker=failure.worker, turn=failure.turn, message=failure.message, traceback=failure.traceback,
             )  # fmt: skip
             save_file({str(g): own for g, own in enumerate(failure.actions)}, self.folder / f"{number:04d}.safetensors")
             (self.folder / f"{number:04d}.json").write_text(facts.model_dump_json(indent=1), encoding="utf-8")
@@ -169,10 +169,10 @@ class FailureRecord(Options):
     episodes: list[int] = Field(min_length=1)
     worlds: list[int]
     seed: int
-    who: str
+    worker: str
     turn: int = Field(ge=0)
-    what: str
-    trace: str
+    message: str
+    traceback: str
 
     @property
     def task(self) -> Task:

@@ -130,7 +130,7 @@ def replay_failure(path: Path | str, number: int) -> tuple[FailureRecord, GameEr
     record, actions = read_failure(run.path, number)
     plan, spec, task = run.plan, run.spec, record.task
     if not actions:
-        raise RunError(f"failure {number} of {run.path} kept no actions: they were lost with {record.who}")
+        raise RunError(f"failure {number} of {run.path} kept no actions: they were lost with {record.worker}")
     shapes = [(len(task.episodes), group.size) for group in spec.groups]
     if [own.shape[1:] for own in actions] != shapes or any(len(own) != record.turn + 1 for own in actions):
         raise RunError(f"failure {number} of {run.path} is not of this plan: its actions have another shape")

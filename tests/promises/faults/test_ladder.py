@@ -134,7 +134,7 @@ def test_a_failure_is_kept_with_all_it_takes_to_play_it_again(train: Any, cli: A
     assert (record.turn, record.seed) == (5, 0)
     assert actions[0].shape == (6, len(record.episodes), 2)
     assert record.worlds == [episode % 4 for episode in record.episodes]
-    assert "a bug of the game's author" in record.trace
+    assert "a bug of the game's author" in record.traceback
     assert re.search(r"failure 1: .*turn 5 .*--failure 1", (run.path / "console.log").read_text())
     outcome = cli("replay", run.path, "--failure", "1")
     assert outcome.code == 0, outcome.err
