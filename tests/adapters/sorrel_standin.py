@@ -273,4 +273,4 @@ def _make(options: MeadowOptions, worlds: Sequence[int]) -> Game:
     return sorrel.build("meadow", env, make, options.turns, len(worlds))
 
 
-ENTRY = GameEntry("meadow", "walkers and berries", MeadowOptions, _make, pace=StepCost.FAST)
+ENTRY = GameEntry("meadow", "walkers and berries", MeadowOptions, _make, step_cost=StepCost.FAST)

@@ -28,8 +28,8 @@ PLAN: dict[str, Any] = {
     "layers": [8], "minibatches": 2, "evaluate_episodes": 2, "device": "cpu", "pictures": False,
 }  # fmt: skip
 RECORD = {
-    "purpose": "train", "exploration": None, "episodes": [2, 3], "worlds": [0, 1], "seed": 0, "worker": "loop", "turn": 3,
-    "message": "it raised", "traceback": "Traceback …",
+    "purpose": "train", "exploration": None, "episodes": [2, 3], "worlds": [0, 1], "seed": 0, "worker": "loop",
+    "turn": 3, "message": "it raised", "traceback": "Traceback …",
 }  # fmt: skip
 ACTIONS = {"0": np.ones((4, 2, 1), np.int64), "1": np.ones((4, 2, 2), np.int64)}
 
