@@ -135,7 +135,7 @@ class Loop:
         self._learn(version)
         self._publish(version)
         self._settle()
-        self._send(self.plan.episodes_after(self.rounds + 1) - self.plan.episodes_after(self.rounds))
+        self._send(self.plan.episodes_in(self.rounds + 1))
         with self._learning():
             self.trainers.work()
 

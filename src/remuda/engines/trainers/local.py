@@ -111,8 +111,9 @@ class LocalTrainers(Trainers):
             learner.close()
 
     def rows(self) -> Rows:
-        """The newest rows."""
-        return {part: np.concatenate([learner.rows() for learner in slices]) for part, slices in self.learners.items()}
+        """The newest weights; where one learner has the whole part, without another copy."""
+        rows = {part: [learner.rows() for learner in slices] for part, slices in self.learners.items()}
+        return {part: own[0] if len(own) == 1 else np.concatenate(own) for part, own in rows.items()}
 
     def steps(self) -> dict[int, int]:
         """Gradient steps made, by herd-wide number of each agent that learns."""
