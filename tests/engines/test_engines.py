@@ -1,4 +1,4 @@
-"""The familiar switches, `engine: auto`, how many workers there are, and engines that cannot run here."""
+"""The switches of `parallel`, `engine: auto`, the number of workers, and engines that cannot run here."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import yaml
 import remuda
 from remuda.core import machine
 from remuda.core.errors import ConfigError, UsageError
-from remuda.core.plan import ParallelSwitches, Plan
+from remuda.core.plan import Plan
 from remuda.core.yamlfile import read_assignments
 from remuda.engines import build, choose, context
 from remuda.engines import table as engines
@@ -28,84 +28,79 @@ from remuda.learners.iqn.learner import IQN
 from remuda.runs.settings import make_plan, spec_of
 from remuda.transport import processes
 
-FAMILIAR = (
+ALL_SWITCHES = (
     "{enabled: true, parallel_actions: true, parallel_training: true, async_learning: true, train_interval: 4, "
     "num_workers: null, use_threads: false}"
 )
-ROWS = {  # use_threads, async_learning, parallel_training
-    (True, True, True): "threads",
-    (True, True, False): "threads",
-    (True, False, True): "vectorized",
-    (True, False, False): "vectorized",
-    (False, True, True): "actor-learner",
-    (False, True, False): "executor",
-    (False, False, True): "sync",
-    (False, False, False): "sync",
-}
 SWITCHES = ("use_threads", "async_learning", "parallel_training")
-LONELY: dict[str, Any] = {
+COMBINATIONS = [dict(zip(SWITCHES, values, strict=True)) for values in product((True, False), repeat=3)]
+ONE_WORLD_AT_A_TIME: dict[str, Any] = {
     "game": "remuda.testing:BUSY", "turns": 6, "work": 0, "worlds": 2, "total_episodes": 4, "evaluate_episodes": 2,
     "layer": 8, "quantiles": 4, "acting_quantiles": 4, "frames": 1, "batch_size": 4, "replay_size": 64,
     "deterministic": True, "device": "cpu", "pictures": False,
 }  # fmt: skip
-"""A game of one world at a time."""
+"""A plan with a game that plays one world at a time."""
 
 
 def plan_of(**settings: Any) -> Plan:
     return make_plan({"game": "treasurehunt", "worlds": 5, **settings})
 
 
-def said(run: remuda.Run, word: str) -> list[str]:
-    """Lines of the log that contain a word."""
-    return [line for line in (run.path / "console.log").read_text().splitlines() if word in line]
+def console_lines(run: remuda.Run, text: str) -> list[str]:
+    """Lines of the console log that contain a text."""
+    return [line for line in (run.path / "console.log").read_text().splitlines() if text in line]
 
 
-def sha(run: remuda.Run) -> str:
+def fingerprint(run: remuda.Run) -> str:
     return str(run.result["weights_sha256"])
 
 
-@pytest.mark.parametrize("enabled", [True, False])
-@pytest.mark.parametrize("row", ROWS)
-def test_every_row_of_the_mapping(row: tuple[bool, bool, bool], enabled: bool) -> None:
-    given = {"enabled": enabled, **dict(zip(SWITCHES, row, strict=True))}
-    assert plan_of(parallel=given).engine == (ROWS[row] if enabled else "sequential")
+@pytest.mark.parametrize("switches", COMBINATIONS, ids=str)
+def test_the_engine_works_as_the_switches_say(switches: dict[str, bool]) -> None:
+    engine = engines.ENGINES[plan_of(parallel=switches).engine]
+    assert engine.processes == (not switches["use_threads"])
+    assert engine.free == switches["async_learning"]
+    learns_in_processes = not switches["use_threads"] and switches["async_learning"] and switches["parallel_training"]
+    assert engine.trainers.startswith("processes") == learns_in_processes
+    assert engine.name != "sequential"
 
 
-def test_rows_are_all_there_are() -> None:
-    assert set(ROWS) == set(product((True, False), repeat=3))
-    assert set(ROWS.values()) <= set(engines.ENGINES)
+@pytest.mark.parametrize("switches", COMBINATIONS, ids=str)
+def test_switches_that_are_not_enabled_mean_the_sequential_engine(switches: dict[str, bool]) -> None:
+    assert plan_of(parallel={**switches, "enabled": False}).engine == "sequential"
 
 
-def test_what_is_left_out_is_as_it_always_was() -> None:
-    full = yaml.safe_load(FAMILIAR)
-    assert {name: info.default for name, info in ParallelSwitches.model_fields.items()} == {**full, "train_interval": 1}
+def test_switches_that_are_left_out_have_defaults() -> None:
+    full = yaml.safe_load(ALL_SWITCHES)
     assert plan_of(parallel={}) == plan_of(parallel={**full, "train_interval": 1}, worlds=5).model_copy(
         update={"episodes_per_update": None}
     )
 
 
-def test_the_switches_become_words_of_the_plan() -> None:
+def test_the_switches_become_settings_of_the_plan() -> None:
     given = {"parallel_actions": False, "train_interval": 4, "num_workers": 3, "parallel_training": False}
-    own = {"parallel_actions": False, "episodes_per_update": 20, "n_workers": 3, "engine": "executor"}
-    assert plan_of(parallel=given) == plan_of(**own)
+    settings = {"parallel_actions": False, "episodes_per_update": 20, "n_workers": 3, "engine": "executor"}
+    assert plan_of(parallel=given) == plan_of(**settings)
     assert plan_of(parallel={**given, "enabled": False}) == plan_of(
-        **{**own, "engine": "sequential", "n_workers": None}
+        **{**settings, "engine": "sequential", "n_workers": None}
     )
 
 
-def test_a_file_a_word_and_a_keyword_mean_the_same(tmp_path: Path, cli: Any, words: list[str]) -> None:
-    by_keyword = plan_of(parallel=yaml.safe_load(FAMILIAR))
-    assert make_plan({"game": "treasurehunt", "worlds": 5, **read_assignments([f"parallel={FAMILIAR}"])}) == by_keyword
+def test_a_file_an_argument_and_a_keyword_mean_the_same(tmp_path: Path, cli: Any, words: list[str]) -> None:
+    by_keyword = plan_of(parallel=yaml.safe_load(ALL_SWITCHES))
+    assert (
+        make_plan({"game": "treasurehunt", "worlds": 5, **read_assignments([f"parallel={ALL_SWITCHES}"])}) == by_keyword
+    )
     assert by_keyword.engine == "actor-learner"
     switches = "{enabled: true, use_threads: true, train_interval: 2, parallel-actions: false}"
     (tmp_path / "plan.yaml").write_text(f"parallel: {switches}\n")
     outcomes = [
         cli("train", *words, "--config", tmp_path / "plan.yaml", "--out", "file"),
-        cli("train", *words, f"parallel={switches}", "--out", "word"),
+        cli("train", *words, f"parallel={switches}", "--out", "argument"),
         cli("train", *words, "--parallel", switches, "--out", "flag"),
     ]
     assert [outcome.code for outcome in outcomes] == [0, 0, 0]
-    assert remuda.Run("file").plan == remuda.Run("word").plan == remuda.Run("flag").plan
+    assert remuda.Run("file").plan == remuda.Run("argument").plan == remuda.Run("flag").plan
     plan = remuda.Run("file").plan
     assert (plan.engine, plan.parallel_actions, plan.episodes_per_update) == ("threads", False, 6)
     for outcome in outcomes:
@@ -115,7 +110,7 @@ def test_a_file_a_word_and_a_keyword_mean_the_same(tmp_path: Path, cli: Any, wor
 
 
 def test_the_saved_plan_can_be_given_again(trained: Any) -> None:
-    """The switches are translated, not stored: a config never says the same thing twice."""
+    """The switches are translated, not stored: a config never contains the same setting twice."""
     run = trained(parallel={"use_threads": True, "async_learning": False})
     config = yaml.safe_load((run.path / "config.yaml").read_text())
     assert "parallel" not in config
@@ -125,25 +120,24 @@ def test_the_saved_plan_can_be_given_again(trained: Any) -> None:
 
 @pytest.mark.parametrize("change", [{}, {"parallel_actions": False, "train_interval": 2}], ids=str)
 def test_switches_change_the_engine_and_not_the_result(trained: Any, change: dict[str, Any]) -> None:
-    own = {"parallel_actions": False, "episodes_per_update": 6} if change else {}
-    sequential = sha(trained(engine="sequential", **own))
+    settings = {"parallel_actions": False, "episodes_per_update": 6} if change else {}
+    sequential = fingerprint(trained(engine="sequential", **settings))
     off = trained(parallel={"enabled": False, **change})
     assert off.plan.engine == "sequential"
-    assert sha(off) == sequential
-    for row, engine in ROWS.items():
-        if engines.ENGINES[engine].deterministic:
-            run = trained(parallel={**dict(zip(SWITCHES, row, strict=True)), "num_workers": 2, **change})
-            assert run.plan.engine == engine
-            assert sha(run) == sequential, engine
+    assert fingerprint(off) == sequential
+    for switches in COMBINATIONS:
+        if engines.ENGINES[plan_of(parallel=switches).engine].deterministic:
+            run = trained(parallel={**switches, "num_workers": 2, **change})
+            assert fingerprint(run) == sequential, run.plan.engine
 
 
-def test_not_enabled_is_exactly_sequential_without_a_promise_too(trained: Any) -> None:
+def test_switches_not_enabled_are_exactly_sequential_also_without_deterministic(trained: Any) -> None:
     off = trained(parallel={"enabled": False, "num_workers": 7}, deterministic=False)
-    assert sha(off) == sha(trained(engine="sequential", deterministic=False))
-    assert said(off, "workers on") == []
+    assert fingerprint(off) == fingerprint(trained(engine="sequential", deterministic=False))
+    assert console_lines(off, "workers on") == []
 
 
-def test_switches_that_cannot_promise_the_same_bits_say_so(train: Any, tmp_path: Path) -> None:
+def test_switches_whose_engine_is_not_deterministic_are_refused_with_deterministic(train: Any, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"actor-learner cannot promise deterministic=true.*parallel_training: false"):
         train(parallel={})
     assert not (tmp_path / "run").exists()
@@ -153,7 +147,10 @@ def test_actors_and_learners_train(train: Any) -> None:
     run = train(parallel={"num_workers": 2}, deterministic=False)
     assert run.result["finished"]
     assert run.result["engine"] == "actor-learner"
-    assert len(said(run, "parallel: {num_workers: 2} → engine actor-learner (2 collecting and 1 learning pro")) == 1
+    assert (
+        len(console_lines(run, "parallel: {num_workers: 2} → engine actor-learner (2 collecting and 1 learning pro"))
+        == 1
+    )
 
 
 def test_train_interval_counts_epochs() -> None:
@@ -183,13 +180,13 @@ def test_train_interval_counts_epochs() -> None:
     ],
     ids=str,
 )
-def test_nothing_is_said_twice(settings: dict[str, Any], names: str) -> None:
+def test_the_same_setting_twice_is_refused(settings: dict[str, Any], names: str) -> None:
     with pytest.raises(UsageError) as refusal:
         plan_of(**settings)
     assert str(refusal.value) == f"{names} say the same thing twice: give one of them"
 
 
-def test_what_the_switches_leave_open_can_be_said_plainly() -> None:
+def test_settings_that_the_switches_leave_out_can_be_given_beside_them() -> None:
     plan = plan_of(parallel={"enabled": False}, parallel_actions=False, episodes_per_update=7)
     assert (plan.parallel_actions, plan.episodes_per_update) == (False, 7)
     assert plan_of(parallel=None, engine="sync").engine == "sync"
@@ -220,27 +217,27 @@ def test_what_the_switches_leave_open_can_be_said_plainly() -> None:
     ],
     ids=str,
 )
-def test_bad_switches_are_one_sentence(settings: dict[str, Any], match: str) -> None:
+def test_bad_switches_are_refused_in_one_line(settings: dict[str, Any], match: str) -> None:
     with pytest.raises(UsageError) as refusal:
         plan_of(**settings)
     assert match in str(refusal.value)
     assert "\n" not in str(refusal.value)
 
 
-def test_a_number_of_learners_is_not_a_list_of_them() -> None:
+def test_learners_may_be_a_number_or_a_mapping() -> None:
     assert plan_of(learners=3) == plan_of(n_learners=3)
     assert plan_of(learners="auto") == plan_of()
     assert plan_of(learners={0: "random"}).learners == {"0": "random"}
 
 
-def test_what_is_given_is_not_altered() -> None:
+def test_the_settings_given_are_not_changed() -> None:
     settings = {"game": "treasurehunt", "parallel": {"train_interval": 2}}
     make_plan(settings)
     assert settings == {"game": "treasurehunt", "parallel": {"train_interval": 2}}
 
 
 @pytest.mark.parametrize(
-    ("switches", "who"),
+    ("switches", "workers"),
     [
         ({"parallel_training": False}, "3 collecting processes"),
         ({"async_learning": False}, "3 collecting processes"),
@@ -248,15 +245,15 @@ def test_what_is_given_is_not_altered() -> None:
     ],
     ids=str,
 )
-def test_no_number_of_workers_means_the_cores(
-    train: Any, monkeypatch: pytest.MonkeyPatch, switches: dict[str, Any], who: str
+def test_without_a_number_of_workers_there_are_as_many_as_cores(
+    train: Any, monkeypatch: pytest.MonkeyPatch, switches: dict[str, Any], workers: str
 ) -> None:
     for module in (build, choose, context):
         monkeypatch.setattr(module, "cores", lambda: 3)
     run = train(parallel={**switches, "num_workers": None})
     assert run.plan.n_workers is None
-    assert len(said(run, f"({who})")) == 1
-    assert len(run.result["processes"]) == (3 if "processes" in who else 0)
+    assert len(console_lines(run, f"({workers})")) == 1
+    assert len(run.result["processes"]) == (3 if "processes" in workers else 0)
 
 
 @pytest.mark.parametrize(
@@ -272,10 +269,10 @@ def test_no_number_of_workers_means_the_cores(
         (4, "nonsense", 4),
     ],
 )
-def test_cores_are_those_we_may_use(
+def test_only_cores_that_this_process_may_use_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, affinity: int, quota: str | None, count: int
 ) -> None:
-    """Not those the machine has: others may have been given to others."""
+    """The machine may have more, given to other processes or containers."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(affinity)))
     monkeypatch.setattr(os, "cpu_count", lambda: 64)
     monkeypatch.setattr(machine, "Path", lambda path: tmp_path / Path(path).name)
@@ -284,7 +281,7 @@ def test_cores_are_those_we_may_use(
     assert machine.cores() == count
 
 
-def test_cores_of_a_machine_that_cannot_say_which(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cores_on_a_system_without_affinity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "sched_getaffinity")
     monkeypatch.setattr(os, "cpu_count", lambda: 6)
     monkeypatch.setattr(machine, "Path", lambda path: tmp_path / "missing")
@@ -292,20 +289,24 @@ def test_cores_of_a_machine_that_cannot_say_which(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.slow
-def test_a_hundred_workers_on_two_cores_work_and_are_warned_of_once(
+def test_a_hundred_workers_on_two_cores_work_and_cause_one_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Players at random, to keep it light: that results do not depend on workers is tested elsewhere."""
+    """With random policies, to keep it fast: that results do not depend on workers is tested elsewhere."""
     for module in (build, choose, context):
         monkeypatch.setattr(module, "cores", lambda: 2)
     many = {"worlds": 100, "total_episodes": 100, "n_workers": 100, "engine": "executor", "learner": "random"}
-    settings = {name: value for name, value in LONELY.items() if name not in IQN.options_type().model_fields}
+    settings = {
+        name: value for name, value in ONE_WORLD_AT_A_TIME.items() if name not in IQN.options_type().model_fields
+    }
     run = remuda.train(out=tmp_path / "run", quiet=True, **{**settings, **many})
     assert run.result["finished"]
     assert run.result["episodes"] == 100
     assert len(run.result["processes"]) == 100
     assert all(process["restarts"] == 0 for process in run.result["processes"])
-    assert len(said(run, "warning: 100 workers on 2 cores: good for")) == len(said(run, "warning")) == 1
+    assert (
+        len(console_lines(run, "warning: 100 workers on 2 cores: good for")) == len(console_lines(run, "warning")) == 1
+    )
 
 
 @pytest.mark.parametrize(
@@ -322,67 +323,74 @@ def test_a_hundred_workers_on_two_cores_work_and_are_warned_of_once(
     ],
     ids=str,
 )
-def test_only_too_many_workers_are_warned_of(
+def test_more_workers_than_cores_cause_a_warning(
     train: Any, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], warnings: list[str]
 ) -> None:
     for module in (build, choose, context):
         monkeypatch.setattr(module, "cores", lambda: 2)
-    lines = said(train(**settings), "warning")
+    lines = console_lines(train(**settings), "warning")
     assert len(lines) == len(warnings)
     for line, warning in zip(lines, warnings, strict=True):
         assert warning in line
 
 
-def test_what_nobody_asked_for_is_not_warned_of(train: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_number_of_workers_that_was_not_given_causes_no_warning(train: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (build, choose, context):
         monkeypatch.setattr(module, "cores", lambda: 1)
     run = train(engine="actor-learner", deterministic=False)
     assert len(run.result["processes"]) == 2
-    assert said(run, "warning") == []
+    assert console_lines(run, "warning") == []
 
 
-def test_auto_takes_many_worlds_at_once_where_the_game_can(
+def test_auto_chooses_vectorized_where_the_game_plays_many_worlds_at_once(
     trained: Any, train: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        choose, "processes_unavailable", lambda rehearsal: pytest.fail("a process was tried for nothing")
+        choose, "processes_unavailable", lambda request: pytest.fail("a trial process was started for nothing")
     )
     run = train(engine="auto")
     assert yaml.safe_load((run.path / "config.yaml").read_text())["engine"] == "vectorized"
-    assert len(said(run, "engine: auto (the game plays many worlds at once) → engine vectorized (")) == 1
-    assert sha(run) == sha(trained(engine="vectorized"))
+    assert len(console_lines(run, "engine: auto (the game plays many worlds at once) → engine vectorized (")) == 1
+    assert fingerprint(run) == fingerprint(trained(engine="vectorized"))
 
 
-def test_auto_takes_processes_where_worlds_are_alone(tmp_path: Path) -> None:
-    run = remuda.train(out=tmp_path / "run", quiet=True, engine="auto", n_workers=2, **LONELY)
+def test_auto_chooses_processes_where_the_game_plays_one_world_at_a_time(tmp_path: Path) -> None:
+    run = remuda.train(out=tmp_path / "run", quiet=True, engine="auto", n_workers=2, **ONE_WORLD_AT_A_TIME)
     assert run.plan.engine == run.result["engine"] == "executor"
-    assert len(said(run, "engine: auto (the game plays one world at a time) → engine executor (2 collecting pro")) == 1
+    assert (
+        len(console_lines(run, "engine: auto (the game plays one world at a time) → engine executor (2 collecting pro"))
+        == 1
+    )
 
 
-def test_auto_does_without_processes_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choose, "processes_unavailable", lambda rehearsal: "the moon is full")
-    run = remuda.train(out=tmp_path / "run", quiet=True, engine="auto", **LONELY)
+def test_auto_chooses_sequential_where_processes_are_unavailable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(choose, "processes_unavailable", lambda request: "no processes are left")
+    run = remuda.train(out=tmp_path / "run", quiet=True, engine="auto", **ONE_WORLD_AT_A_TIME)
     assert run.plan.engine == run.result["engine"] == "sequential"
     assert run.result["finished"]
-    line = "engine: auto (worker processes cannot be started here: the moon is full) → engine sequential (1 thread)"
-    assert len(said(run, line)) == 1
+    line = (
+        "engine: auto (worker processes cannot be started here: no processes are left) → engine sequential (1 thread)"
+    )
+    assert len(console_lines(run, line)) == 1
 
 
-def test_a_run_goes_on_with_auto(train: Any, trained: Any) -> None:
+def test_a_run_can_be_resumed_with_auto(train: Any, trained: Any) -> None:
     stopped = train(engine="sequential", callback=lambda rows: rows[0]["round"] < 2)
     again = remuda.resume(stopped.path, engine="auto", quiet=True)
     assert again.result["engine"] == "vectorized"
-    assert sha(again) == sha(trained())
+    assert fingerprint(again) == fingerprint(trained())
 
 
-def test_auto_is_known(cli: Any) -> None:
+def test_auto_is_listed_and_suggested(cli: Any) -> None:
     assert "auto: " in cli("engines").out
     assert "use_threads" in cli("settings").out
     assert "did you mean 'auto'?" in cli("train", "treasurehunt", "--engine", "atuo").err
 
 
 def refuse(number: int) -> Callable[..., Any]:
-    """What the system does when it has no more of something."""
+    """A function that fails as a system call does that has run out of something."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         raise OSError(number, os.strerror(number))
@@ -390,13 +398,13 @@ def refuse(number: int) -> Callable[..., Any]:
     return call
 
 
-def test_processes_can_be_had_here() -> None:
+def test_processes_are_available_here() -> None:
     assert processes.processes_unavailable() is None
     assert multiprocessing.active_children() == []
 
 
-def test_the_trial_prepares_the_fork_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The trial may be what starts it, and it serves every worker from then on."""
+def test_the_trial_process_passes_the_warm_up_request_to_the_fork_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The trial may start the fork server, from which all workers are forked later."""
     seen: dict[str, str] = {}
 
     def start(self: BaseProcess) -> None:
@@ -404,14 +412,14 @@ def test_the_trial_prepares_the_fork_server(monkeypatch: pytest.MonkeyPatch) -> 
         raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
     monkeypatch.setattr(BaseProcess, "start", start)
-    plan = make_plan({**LONELY, "engine": "auto"})
+    plan = make_plan({**ONE_WORLD_AT_A_TIME, "engine": "auto"})
     assert choose.choose_engine(plan, spec_of(plan))[0].engine == "sequential"
-    assert Plan(**json.loads(seen[processes.WARM_UP_VARIABLE])["plan"]).game == LONELY["game"]
+    assert Plan(**json.loads(seen[processes.WARM_UP_VARIABLE])["plan"]).game == ONE_WORLD_AT_A_TIME["game"]
     assert {name: seen[name] for name in processes.ONE_THREAD} == processes.ONE_THREAD
     assert processes.WARM_UP_VARIABLE not in os.environ
 
 
-def test_reasons_for_no_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reasons_why_processes_are_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(os, "memfd_create", refuse(errno.EMFILE))
         assert processes.processes_unavailable() == "Too many open files"
@@ -422,7 +430,7 @@ def test_reasons_for_no_processes(monkeypatch: pytest.MonkeyPatch) -> None:
         patch.setattr(BaseProcess, "start", refuse(errno.EAGAIN))
         assert processes.processes_unavailable() == "Resource temporarily unavailable"
     with monkeypatch.context() as patch:
-        patch.setitem(multiprocessing.current_process()._config, "daemon", True)
+        patch.setattr(multiprocessing.current_process(), "daemon", True)
         assert "daemonic" in str(processes.processes_unavailable())
     with monkeypatch.context() as patch:
         patch.setattr(processes, "die_with_parent", os.abort)
@@ -434,7 +442,7 @@ def test_reasons_for_no_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert multiprocessing.active_children() == []
 
 
-PROCESSES = [engine.name for engine in engines.ENGINES.values() if engine.processes]
+PROCESS_ENGINES = [engine.name for engine in engines.ENGINES.values() if engine.processes]
 
 
 def assert_cannot_run(outcome: Any, engine: str, reason: str) -> None:
@@ -448,8 +456,8 @@ def assert_cannot_run(outcome: Any, engine: str, reason: str) -> None:
     assert multiprocessing.active_children() == []
 
 
-@pytest.mark.parametrize("engine", PROCESSES)
-def test_a_named_engine_that_cannot_run_is_one_sentence(
+@pytest.mark.parametrize("engine", PROCESS_ENGINES)
+def test_an_engine_that_was_named_and_cannot_run_is_refused_in_one_line(
     cli: Any, words: list[str], monkeypatch: pytest.MonkeyPatch, engine: str
 ) -> None:
     words = [*words, "deterministic=false", "--engine", engine, "--n-workers", "2", "--out", "run"]
@@ -460,14 +468,14 @@ def test_a_named_engine_that_cannot_run_is_one_sentence(
         patch.setattr(os, "memfd_create", refuse(errno.EMFILE))
         assert_cannot_run(cli("train", *words), engine, "Too many open files")
     with monkeypatch.context() as patch:
-        patch.setitem(multiprocessing.current_process()._config, "daemon", True)
+        patch.setattr(multiprocessing.current_process(), "daemon", True)
         reason = "this is itself a daemonic process, which may not start others"
         assert_cannot_run(cli("train", *words), engine, reason)
     assert cli("train", *words).code == 0, "the same directory is free for another try"
 
 
 @pytest.mark.parametrize("error", [OSError(errno.EMFILE, os.strerror(errno.EMFILE)), EOFError("unexpected EOF")])
-def test_an_engine_that_half_starts_is_ended(
+def test_processes_of_an_engine_that_fails_to_start_are_ended(
     cli: Any, words: list[str], monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     start, started = BaseProcess.start, []
@@ -488,27 +496,29 @@ def test_an_engine_that_half_starts_is_ended(
             os.kill(pid, 0)
 
 
-def test_a_run_that_cannot_go_on_is_left_as_it_was(train: Any, trained: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_cannot_be_resumed_stays_as_it_was(
+    train: Any, trained: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stopped = train(engine="sequential", callback=lambda rows: rows[0]["round"] < 2)
     with monkeypatch.context() as patch:
         patch.setattr(BaseProcess, "start", refuse(errno.EAGAIN))
         with pytest.raises(ConfigError, match="engine=executor cannot run here"):
             remuda.resume(stopped.path, engine="executor", quiet=True)
-    assert sha(remuda.resume(stopped.path, quiet=True)) == sha(trained())
+    assert fingerprint(remuda.resume(stopped.path, quiet=True)) == fingerprint(trained())
 
 
-def test_errors_of_a_running_engine_are_not_taken_for_a_failed_start(train: Any, tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="of the callback") as raised:
-        train(engine="executor", n_workers=2, callback=refuse_with_words)
+def test_an_error_during_training_is_not_reported_as_a_failed_start(train: Any, tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="raised in the callback") as raised:
+        train(engine="executor", n_workers=2, callback=raise_in_callback)
     assert raised.type is OSError
     assert (tmp_path / "run" / "config.yaml").exists()
 
 
-def refuse_with_words(rows: Any) -> bool:
-    raise OSError("of the callback")
+def raise_in_callback(rows: Any) -> bool:
+    raise OSError("raised in the callback")
 
 
-def test_a_plan_refused_late_leaves_nothing_behind(train: Any, tmp_path: Path) -> None:
+def test_a_plan_that_is_refused_late_leaves_no_directory(train: Any, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="max_lag"):
         train(engine="threads", max_lag=2**31)
     assert not (tmp_path / "run").exists()

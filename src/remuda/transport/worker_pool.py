@@ -203,8 +203,8 @@ class WorkerPool:
         now = time.monotonic()
         if now - self._checked_at < POLL_INTERVAL_S:
             return
-        # After a pause of ours (learning in this process, or SIGSTOP to the whole group) nobody's age counts: workers
-        # may have waited for us, or have been stopped as well. Everybody gets the full limit again.
+        # After a pause of this process (it was learning, or SIGSTOP went to the whole group) heartbeats may be old
+        # without anybody hanging: workers waited for us, or were stopped as well. All get the full limit again.
         if now - self._checked_at > 4 * POLL_INTERVAL_S:
             self._polling_since = now
         self._checked_at = now

@@ -22,6 +22,7 @@ from remuda.engines.collectors.ray import collectors as placement
 from remuda.engines.collectors.ray.cluster import require_ray
 from remuda.engines.collectors.ray.collectors import RayCollectors
 from remuda.runs import limits
+from remuda.runs.replay import replay_failure
 
 SHORT = {**PLAN, "total_episodes": 24, "engine": "ray", "deterministic": True}
 HERE = Path(__file__).parent
@@ -136,7 +137,7 @@ def test_an_actor_that_dies_is_replaced(faulty: Any, undisturbed: Any, tmp_path:
     assert sum(helper["restarts"] for helper in run.result["processes"]) == 1
     assert "replaced" in (run.path / "console.log").read_text()
     with pytest.raises(remuda.RemudaError, match="kept no actions: they were lost with actor-"):
-        remuda.replay.replay_failure(run.path, 1)
+        replay_failure(run.path, 1)
 
 
 @pytest.mark.slow

@@ -257,8 +257,8 @@ class ActorPool:
         """
         now = time.monotonic()
         limit_s, interval_s = self._limits.turn, min(PROGRESS_INTERVAL_S, self._limits.turn / 4)
-        # After a pause of ours (learning in this process, or SIGSTOP to everybody) nobody could report progress:
-        # everybody gets the full limit again.
+        # After a pause of this process (it was learning, or SIGSTOP went to all) actors may have made progress that we
+        # did not ask for, or were stopped as well. All get the full limit again.
         if now - self._polled_at > 4 * POLL_INTERVAL_S:
             for handle in self.handles:
                 handle.progress_at = now

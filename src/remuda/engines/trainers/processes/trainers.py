@@ -246,7 +246,7 @@ class ProcessTrainers(Trainers):
             self.worker_pool.send(worker, messages.SendState())
         self._update_busy(worker)
         if self._schedule is not None:
-            self._schedule.discard()  # a replay cannot lose what was lost here
+            self._schedule.discard()  # a replay would make the updates that were lost here
 
     def _state_of(self, slices: Sequence[AgentSlice], state: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """The rows of one process's slices, each under the index of its slice."""
