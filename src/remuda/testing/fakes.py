@@ -276,8 +276,8 @@ class FakeTrainers(Trainers):
 
     def _read(self, piece: RoundPiece) -> list[PlayedEpisode]:
         """The episodes of a piece as its observations tell them, and release it."""
-        self.lags.update(count_lags(piece.fragments, self.versions_after(piece.round - 1)))
         (fragment,) = piece.fragments
+        self.lags.update(count_lags([fragment], self.versions_after(piece.round - 1)))
         numbers: NDArray[np.int64] = fragment.obs[0, :, 0]  # (worlds, 2)
         if not np.array_equal(numbers[:, 0], fragment.origin.episodes):
             raise OrderError(f"the delivery of {piece.delivery.task} was released before its last use")
