@@ -366,7 +366,7 @@ def test_auto_chooses_processes_where_the_game_plays_one_world_at_a_time(tmp_pat
 def test_auto_chooses_sequential_where_processes_are_unavailable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(choose, "processes_unavailable", lambda request: "no processes are left")
+    monkeypatch.setattr(choose, "processes_unavailable", lambda request: "none are left")
     run = remuda.train(out=tmp_path / "run", quiet=True, engine="auto", **ONE_WORLD_AT_A_TIME)
     assert run.plan.engine == run.result["engine"] == "sequential"
     assert run.result["finished"]

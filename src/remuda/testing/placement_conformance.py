@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from remuda.core.errors import OrderError
-from remuda.core.fragment import Fragment, Purpose, copied, cut
+from remuda.core.fragment import Fragment, Purpose, copy_fragment, slice_worlds
 from remuda.core.plan import Plan
 from remuda.core.task import Task
 from remuda.engines.interfaces import (
@@ -101,7 +101,7 @@ def _play(collectors: Collectors, tasks: Sequence[Task]) -> list[Delivery]:
 
 def _kept(delivery: Delivery) -> list[Fragment]:
     """What is in a delivery, in memory of its own; the delivery is released."""
-    fragments = [copied(fragment) for fragment in delivery.fragments]
+    fragments = [copy_fragment(fragment) for fragment in delivery.fragments]
     delivery.release()
     return fragments
 
@@ -110,7 +110,7 @@ def _first_difference(a: Sequence[Fragment], b: Sequence[Fragment]) -> str | Non
     """The first array that differs; a turn after the end of a world means nothing."""
     for one, other in zip(a, b, strict=True):
         turns = min(one.turns, other.turns)
-        one, other = cut(one, slice(None), turns), cut(other, slice(None), turns)
+        one, other = slice_worlds(one, slice(None), turns), slice_worlds(other, slice(None), turns)
         for name in (own.name for own in fields(Fragment)):
             x, y = getattr(one, name), getattr(other, name)
             if isinstance(x, np.ndarray) and not np.array_equal(x, y, equal_nan=x.dtype.kind == "f"):
@@ -180,7 +180,7 @@ def _check_same_episode(build: Build) -> str | None:
         alone = {own.task.episodes[0]: _kept(own) for own in _play(collectors, [Task((e,)) for e in (3, 1, 0, 2)])}
         for episodes, whole in together.items():
             for index, episode in enumerate(episodes):
-                one = [cut(fragment, slice(index, index + 1)) for fragment in whole]
+                one = [slice_worlds(fragment, slice(index, index + 1)) for fragment in whole]
                 if name := _first_difference(one, alone[episode]):
                     return f"episode {episode} has other {name} alone than in a task of episodes {episodes}"
     return None
@@ -222,7 +222,7 @@ def _check_memory(build: Build) -> str | None:
     with _running(build) as placement:
         collectors = placement.collectors
         held = _play(collectors, _tasks(collectors, range(2)))
-        before = [[copied(fragment) for fragment in delivery.fragments] for delivery in held]
+        before = [[copy_fragment(fragment) for fragment in delivery.fragments] for delivery in held]
         for first in range(4, 4 + EPISODES * 2, 4):
             for delivery in _play(collectors, _tasks(collectors, range(first, first + 4))):
                 delivery.release()
@@ -324,9 +324,9 @@ def _take(placement: Placement, episodes: Iterable[int]) -> list[tuple[RoundPiec
     result = []
     for task in _tasks(placement.collectors, episodes):
         (delivery,) = _play(placement.collectors, [task])
-        copies = [copied(fragment) for fragment in delivery.fragments]
+        copies = [copy_fragment(fragment) for fragment in delivery.fragments]
         for piece in placement.trainers.take(delivery):
-            result.append((piece, [cut(fragment, piece.worlds) for fragment in copies]))
+            result.append((piece, [slice_worlds(fragment, piece.worlds) for fragment in copies]))
     return result
 
 
