@@ -30,6 +30,7 @@ def scan(pattern: str, besides: tuple[str, ...] = ()) -> list[str]:
 
 
 PUBLIC = [
+    "Callback",
     "Finding",
     "Fragment",
     "Game",

@@ -14,7 +14,7 @@ import remuda
 from remuda.cli import main as main_module
 
 COMMANDS = Path(main_module.__file__).parent
-HEAVY = ("torch", "numba", "numpy", "gymnasium", "matplotlib", "ray")
+HEAVY = ("torch", "numba", "gymnasium", "matplotlib", "ray")
 LOADED = f"""
 import json, sys
 from remuda.cli.main import main
@@ -25,7 +25,9 @@ finally:
 """
 
 
-@pytest.mark.parametrize("words", [["--help"], ["--version"], ["train", "--help"], ["compare", "--help"], ["trane"]])
+@pytest.mark.parametrize(
+    "words", [["--help"], ["--version"], ["games"], ["engines"], ["train", "--help"], ["compare", "--help"], ["trane"]]
+)
 def test_starting_imports_nothing_heavy(words: list[str]) -> None:
     done = subprocess.run(
         [sys.executable, "-c", LOADED, *words], capture_output=True, text=True, timeout=60, check=False

@@ -44,7 +44,7 @@ FAULT_GAMES = Path(__file__).parents[1] / "promises" / "faults"
 SIZES: dict[str, Any] = {"worlds": WORLDS, "episodes_per_update": ROUND, "total_episodes": EPISODES}
 TINY: dict[str, Any] = {
     **SIZES, "agents": 2, "turns": 5, "layer": 8, "quantiles": 4, "acting_quantiles": 4, "frames": 2, "batch_size": 4,
-    "memory": 64, "device": "cpu", "n_workers": 2, "pictures": False,
+    "replay_size": 64, "device": "cpu", "n_workers": 2, "pictures": False,
 }  # fmt: skip
 COLLECTORS: dict[str, Any] = {
     "sequential": InlineCollectors,

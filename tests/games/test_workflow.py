@@ -314,7 +314,7 @@ def test_invalid_workflows_are_refused(words: dict[str, Any], sentence: str) -> 
 def test_world_w_takes_order_w() -> None:
     entry = find_game("cage2")
     for words, count in (({"workflow": "all"}, 120), ({"workflow": "distinct"}, 65), ({"workflow": FIRST}, 1)):
-        assert entry.kinds(entry.options.read(words, "test")) == count
+        assert entry.distinct_worlds(entry.options.read(words, "test")) == count
     game = make_game(entry, {"workflow": list(reversed(HOST_TYPES))}, [0])
     assert isinstance(game, Cage2)
     assert game.rules.orders.tolist() == [[4, 3, 2, 1, 0]]

@@ -220,7 +220,7 @@ def test_another_session_asks_for_the_game_and_goes_on(tmp_path: Path) -> None:
     cells(
         tmp_path,
         "remuda.train(Corridor, out='whole', engine='executor', **SMALL)\n"
-        "remuda.train(Corridor, out='half', callback=lambda rows: False, engine='executor', **SMALL)\n",
+        "remuda.train(Corridor, out='half', callbacks=[lambda rows: False], engine='executor', **SMALL)\n",
     )
     for function in (remuda.resume, remuda.evaluate):
         with pytest.raises(ConfigError, match=r"was defined in another Python session.*remuda.resume\(path, game=…\)"):

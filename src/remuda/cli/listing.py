@@ -24,8 +24,8 @@ def games(name: Annotated[str | None, typer.Argument(help="show this game's opti
         _print_options(entry.options)
         return
     table = Table("game", "what it is")
-    for shipped in SHIPPED:
-        table.add_row(shipped, find_game(shipped).summary)
+    for shipped, game in SHIPPED.items():
+        table.add_row(shipped, game.summary)
     Console().print(table)
 
 

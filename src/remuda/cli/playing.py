@@ -36,7 +36,7 @@ def evaluate(
     settings = refuse_arguments(remuda.evaluate, settings_from(words))
     scores = remuda.evaluate(target, episodes, None if sampled else epsilon, checkpoint, **settings)
     if as_json:
-        from remuda.runs.run import to_json
+        from remuda.runs.directory import to_json
 
         print(to_json(scores.summary()))
         return

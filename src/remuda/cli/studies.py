@@ -137,8 +137,8 @@ def _listener() -> Iterator[SearchListener]:
 
 
 def _print_search(found: Search, as_json: bool) -> None:
+    from remuda.runs.directory import to_json
     from remuda.runs.display import plus_minus
-    from remuda.runs.run import to_json
 
     if as_json:
         print(to_json(found.result()))

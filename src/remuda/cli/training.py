@@ -80,7 +80,7 @@ def resume(
 
 def conclude(run: Run, as_json: bool) -> None:
     """Print the result of a run and where to look; exit with 128 + the signal's number if one stopped it."""
-    from remuda.runs.run import to_json
+    from remuda.runs.directory import to_json
 
     if as_json:
         print(to_json(run.result))

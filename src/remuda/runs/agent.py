@@ -15,7 +15,7 @@ from remuda.learners.herd import bind_policy
 from remuda.runs.frozen import load_frozen
 
 if TYPE_CHECKING:
-    from remuda.runs.run import Run
+    from remuda.runs.directory import RunDirectory
 
 
 class TrainedAgent:
@@ -37,7 +37,7 @@ class TrainedAgent:
         self.reset()
 
     @classmethod
-    def of(cls, run: Run, number: int, checkpoint: str | None = None) -> TrainedAgent:
+    def of(cls, run: RunDirectory, number: int, checkpoint: str | None = None) -> TrainedAgent:
         """Agent `number` of a run, whoever plays it: a learner, a scripted player or a frozen agent."""
         if not 0 <= number < run.spec.agents:
             raise RunError(f"{run.path} has no agent {number}: it has agents 0 to {run.spec.agents - 1}")

@@ -14,7 +14,7 @@ from remuda.core.errors import RunError
 from remuda.runs.callbacks.tables import by_agent
 
 if TYPE_CHECKING:
-    from remuda.runs.run import Run
+    from remuda.runs.directory import RunDirectory
 
 LEGEND_AGENTS = 10
 
@@ -28,7 +28,7 @@ class CurveFigure(Figure):
         return file.getvalue()
 
 
-def curve(run: Run) -> Figure:
+def curve(run: RunDirectory) -> Figure:
     """Return against episodes: each agent thin, the herd's mean thick, evaluations as dots."""
     table = run.metrics
     if not len(table["round"]):
@@ -55,7 +55,7 @@ def curve(run: Run) -> Figure:
     return figure
 
 
-def draw_curve(run: Run) -> Path:
+def draw_curve(run: RunDirectory) -> Path:
     """Write the learning curve into the run directory."""
     target = run.path / "curve.png"
     try:

@@ -24,11 +24,11 @@ from remuda.engines.collectors.inline import InlineCollectors
 from remuda.games.registry import AnyGame, find_game
 from remuda.learners.herd import assign, bind_policy
 from remuda.rollout.config import RolloutConfig
+from remuda.runs.directory import CONFIG, RunDirectory
 from remuda.runs.display import INTERVAL, html_table, plus_minus, text_table
 from remuda.runs.film import trained_bindings
 from remuda.runs.frozen import load_frozen
 from remuda.runs.recorder import standard_error
-from remuda.runs.run import CONFIG, Run
 from remuda.runs.settings import complete, make_plan, spec_of
 
 BATCHED = 64  # episodes played at once
@@ -39,7 +39,7 @@ MAX_ROWS = 20
 
 
 def evaluate(
-    target: Run | Path | AnyGame,
+    target: RunDirectory | Path | AnyGame,
     episodes: int = 100,
     exploration: float | None = 0.0,
     checkpoint: str | None = None,
@@ -124,7 +124,7 @@ def _half_width(values: NDArray[np.float64]) -> Any:
 
 def is_run(target: Any) -> bool:
     """Whether the target is a run or its directory, not a game."""
-    return isinstance(target, Run) or (isinstance(target, str | Path) and (Path(target) / CONFIG).is_file())
+    return isinstance(target, RunDirectory) or (isinstance(target, str | Path) and (Path(target) / CONFIG).is_file())
 
 
 @dataclass(frozen=True)
@@ -134,26 +134,26 @@ class EvaluationSetup:
     plan: Plan
     spec: GameSpec
     bindings: list[PolicyBinding]
-    run: Run | None
+    run: RunDirectory | None
     checkpoint: str | None  # of the run
 
     @classmethod
     def of(
         cls,
-        target: Run | Path | AnyGame,
+        target: RunDirectory | Path | AnyGame,
         settings: Mapping[str, Any],
         checkpoint: str | None = None,
         game: AnyGame | None = None,
     ) -> EvaluationSetup:
         """Of a run or its directory, or of a game with `learners=…`."""
         if isinstance(target, Path) or is_run(target):
-            return cls._of_run(Run.of(target, game), settings, checkpoint)
+            return cls._of_run(RunDirectory.of(target, game), settings, checkpoint)
         if game is not None or checkpoint is not None:
             raise ConfigError(f"{target} is not a run: game and checkpoint are for runs, leave them out")
         return cls._of_players({"game": target, **settings})
 
     @classmethod
-    def _of_run(cls, run: Run, settings: Mapping[str, Any], checkpoint: str | None) -> EvaluationSetup:
+    def _of_run(cls, run: RunDirectory, settings: Mapping[str, Any], checkpoint: str | None) -> EvaluationSetup:
         plan = _changed(run, settings)
         checkpoint_name = run.checkpoint(checkpoint, only="policy").name
         return cls(plan, spec_of(plan), trained_bindings(run, checkpoint), run, checkpoint_name)
@@ -175,7 +175,7 @@ class EvaluationSetup:
         return [part.player for part in assign(self.plan, self.spec) for _ in range(part.agents)]
 
 
-def _changed(run: Run, settings: Mapping[str, Any]) -> Plan:
+def _changed(run: RunDirectory, settings: Mapping[str, Any]) -> Plan:
     """The run's plan with changed settings, or with other options of its game that the trained agents fit."""
     options = find_game(run.plan.game).options
     words = options.resolve_aliases(settings)

@@ -28,7 +28,7 @@ from remuda.core.policy import Policy
 from remuda.learners.iqn.policy import IQNPolicy
 from remuda.learners.ppo.policy import PPOPolicy
 from remuda.runs import export_modules as plain
-from remuda.runs.run import Run, to_json
+from remuda.runs.directory import RunDirectory, to_json
 
 WEIGHTS, NETWORK, ONNX = "weights.safetensors", "network.py", "policy.onnx"
 EXTRA = ("onnx", "onnxscript")
@@ -83,7 +83,7 @@ class ExportedAgent:
 
 
 def export(
-    run: Run | Path | str, agent: int = 0, out: Path | str = "agent", checkpoint: str | None = None
+    run: RunDirectory | Path | str, agent: int = 0, out: Path | str = "agent", checkpoint: str | None = None
 ) -> list[Path]:
     """Write a trained agent into a directory that must not exist yet; returns the files.
 
@@ -95,7 +95,7 @@ def export(
         raise ConfigError(f"export needs {' and '.join(missing)}: pip install 'remuda[export]'")
     if folder.exists():
         raise ConfigError(f"out={folder} exists already: give a directory that does not")
-    taken = take_out(Run.of(run), agent, checkpoint)
+    taken = take_out(RunDirectory.of(run), agent, checkpoint)
     weights = {name: tensor.clone() for name, tensor in taken.module.state_dict().items()}
     contents = {WEIGHTS: save(weights), NETWORK: source(taken).encode(), ONNX: as_onnx(taken)}
     try:
@@ -108,7 +108,7 @@ def export(
     return [folder / name for name in contents]
 
 
-def take_out(run: Run, agent: int, checkpoint: str | None = None) -> ExportedAgent:
+def take_out(run: RunDirectory, agent: int, checkpoint: str | None = None) -> ExportedAgent:
     """An agent of a run as a plain module with its trained weights."""
     if not 0 <= agent < run.spec.agents:
         raise RunError(f"{run.path} has no agent {agent}: it has agents 0 to {run.spec.agents - 1}")

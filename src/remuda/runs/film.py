@@ -23,9 +23,9 @@ from remuda.games.registry import find_game
 from remuda.learners.herd import bind_policy
 from remuda.rollout.config import RolloutConfig
 from remuda.rollout.rollout import Rollout
+from remuda.runs.directory import RunDirectory
 from remuda.runs.display import show_picture
 from remuda.runs.frozen import load_frozen
-from remuda.runs.run import Run
 
 FILM_PIXELS = 420
 FRAME_MS = 120
@@ -33,7 +33,7 @@ FRAME_MS = 120
 
 @overload
 def watch(
-    run: Run | Path | str,
+    run: RunDirectory | Path | str,
     gif: Path | str | None = None,
     episode: int = 0,
     checkpoint: str | None = None,
@@ -44,7 +44,7 @@ def watch(
 
 @overload
 def watch(
-    run: Run | Path | str,
+    run: RunDirectory | Path | str,
     *,
     episode: int = 0,
     checkpoint: str | None = None,
@@ -54,7 +54,7 @@ def watch(
 
 
 def watch(
-    run: Run | Path | str,
+    run: RunDirectory | Path | str,
     gif: Path | str | None = None,
     episode: int = 0,
     checkpoint: str | None = None,
@@ -68,7 +68,7 @@ def watch(
     the default is the newest. With `terminal` the episode is played in this terminal instead, a turn every `delay_s`
     seconds.
     """
-    opened = Run.of(run)
+    opened = RunDirectory.of(run)
     games = play(opened, trained_bindings(opened, checkpoint), episode)
     if terminal:
         _show_in_terminal(games, delay_s)
@@ -86,7 +86,7 @@ def _show_in_terminal(games: Iterator[Game], delay_s: float) -> None:
             time.sleep(delay_s)
 
 
-def trained_bindings(run: Run, name: str | None = None) -> list[PolicyBinding]:
+def trained_bindings(run: RunDirectory, name: str | None = None) -> list[PolicyBinding]:
     """Policies for every agent of a run: those that learned have the weights of a checkpoint."""
     bindings = []
     for part in load_frozen(run.parts, run.spec):
@@ -100,7 +100,9 @@ def trained_bindings(run: Run, name: str | None = None) -> list[PolicyBinding]:
     return bindings
 
 
-def play(run: Run, bindings: Sequence[PolicyBinding], episode: int, exploration: float = 0.0) -> Iterator[Game]:
+def play(
+    run: RunDirectory, bindings: Sequence[PolicyBinding], episode: int, exploration: float = 0.0
+) -> Iterator[Game]:
     """Play one evaluation episode; yields the game after each turn."""
     plan = run.plan
     world = episode % plan.worlds

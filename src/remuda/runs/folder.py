@@ -14,7 +14,7 @@ from remuda.core.errors import ConfigError, RunError
 from remuda.core.plan import Plan
 from remuda.core.yamlfile import write_yaml
 from remuda.runs import checkpoint
-from remuda.runs.run import CONFIG
+from remuda.runs.directory import CONFIG
 from remuda.runs.storage import storage_errors
 
 LOCK = ".lock"
@@ -93,7 +93,9 @@ def removed_if_refused(folder: Path) -> Iterator[None]:
         if not (folder / CONFIG).exists():
             with suppress(OSError):
                 (folder / LOCK).unlink(missing_ok=True)
-                folder.rmdir()  # refused where it is not empty
+                folder.rmdir()  # fails if it is not empty
+                if folder.parent == RUNS:
+                    RUNS.rmdir()
         elif isinstance(error, ConfigError) and not any((folder / checkpoint.CHECKPOINTS).glob("*")):
             shutil.rmtree(folder, ignore_errors=True)
         raise

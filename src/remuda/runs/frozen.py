@@ -11,7 +11,7 @@ from remuda.core.errors import ConfigError
 from remuda.core.game import GameSpec
 from remuda.learners.herd import FrozenPolicy, Part, agent_range
 from remuda.learners.registry import FROZEN
-from remuda.runs.run import Run
+from remuda.runs.directory import RunDirectory
 
 
 def load_frozen(parts: Sequence[Part], spec: GameSpec) -> list[Part]:
@@ -28,10 +28,10 @@ def _load(part: Part, spec: GameSpec) -> FrozenPolicy:
     path, slash, agents = text.rpartition("/")
     chosen = range(part.herd_first, part.herd_first + part.agents)
     if slash and re.fullmatch(r"\d+(-\d+)?", agents) and not Path(text).is_dir():
-        source = Run(Path(path))
+        source = RunDirectory(Path(path))
         chosen = agent_range(agents, source.spec.agents, part.player)
     else:
-        source = Run(Path(text))
+        source = RunDirectory(Path(text))
     if len(chosen) not in (1, part.agents):
         raise ConfigError(f"{part.player} names {len(chosen)} agents for {part.agents} places")
     places = [chosen[i] if len(chosen) == part.agents else chosen[0] for i in range(part.agents)]

@@ -24,7 +24,7 @@ from remuda.learners.herd import bind_policy, weights_sha256
 from remuda.learners.registry import LEARNERS
 from remuda.runs import checkpoint
 from remuda.runs.callbacks.base import Callback, Row, Training
-from remuda.runs.run import Run
+from remuda.runs.directory import RunDirectory
 
 Snapshot = Callable[[Loop], tuple[dict[str, checkpoint.Arrays], Row]]
 """Takes the state of training: arrays by file, and the index."""
@@ -104,7 +104,7 @@ class Recorder:
     def __init__(
         self,
         context: EngineContext,
-        run: Run,
+        run: RunDirectory,
         callbacks: Sequence[Callback],
         request_stop: Callable[[str], None],
         snapshot: Snapshot,

@@ -43,8 +43,8 @@ from remuda.games.registry import AnyGame, find_game, game_name
 from remuda.learners.herd import weights_sha256
 from remuda.rollout.config import RolloutConfig
 from remuda.rollout.rollout import Rollout
+from remuda.runs.directory import RunDirectory, to_json
 from remuda.runs.evaluation import BATCHED, EvaluationSetup, is_run
-from remuda.runs.run import Run, to_json
 
 FORMAT, VERSION = "remuda-recording", 1
 MAX_BYTES = 1 << 32
@@ -99,7 +99,7 @@ class Recording:
 
 
 def record(
-    target: Run | Path | AnyGame,
+    target: RunDirectory | Path | AnyGame,
     out: Path | str = "episodes.npz",
     episodes: int = 10,
     exploration: float = 0.0,

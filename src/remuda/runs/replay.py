@@ -28,9 +28,9 @@ from remuda.learners.registry import LEARNERS
 from remuda.rollout.cache import RolloutCache
 from remuda.rollout.config import RolloutConfig
 from remuda.rollout.rollout import Rollout
+from remuda.runs.directory import RunDirectory
 from remuda.runs.failure_log import FailureRecord, read_failure
 from remuda.runs.frozen import load_frozen
-from remuda.runs.run import Run
 
 
 @dataclass(frozen=True)
@@ -45,12 +45,12 @@ class ScheduleEntry:
 
 def replay(path: Path | str) -> str:
     """Play and learn everything again as the run's schedule says; returns the weights' fingerprint."""
-    run = Run(path)
+    run = RunDirectory(path)
     with one_thread_each():
         return ScheduleReplay(run, *_read(run)).run()
 
 
-def _read(run: Run) -> tuple[list[AgentSlice], list[ScheduleEntry]]:
+def _read(run: RunDirectory) -> tuple[list[AgentSlice], list[ScheduleEntry]]:
     """The slices of the herd, learner after learner, and what happened."""
     path = run.path / SCHEDULE
     try:
@@ -80,7 +80,7 @@ def _entry(values: dict[str, Any]) -> ScheduleEntry:
     )
 
 
-def _fits(entry: ScheduleEntry, run: Run, most_learned: list[float]) -> bool:
+def _fits(entry: ScheduleEntry, run: RunDirectory, most_learned: list[float]) -> bool:
     """Whether it can be played in this plan: everything that is an index or a count is checked here."""
     plan, spec = run.plan, run.spec
     sizes = [group.size for group in spec.groups]
@@ -95,7 +95,7 @@ def _fits(entry: ScheduleEntry, run: Run, most_learned: list[float]) -> bool:
     )
 
 
-def _most_learned(run: Run, slices: list[AgentSlice], entries: list[ScheduleEntry]) -> list[list[float]]:
+def _most_learned(run: RunDirectory, slices: list[AgentSlice], entries: list[ScheduleEntry]) -> list[list[float]]:
     """Per entry and slice, the last version there can have been: of whole rounds, unless learning never pauses."""
     plan = run.plan
     incremental = [LEARNERS[run.parts[part].player].incremental for part, _, _ in slices]
@@ -126,7 +126,7 @@ class RecordedActions(Policy):
 
 def replay_failure(path: Path | str, number: int) -> tuple[FailureRecord, GameError | None]:
     """Play what failed again with the same chance and the same actions; returns what is raised this time."""
-    run = Run(path)
+    run = RunDirectory(path)
     record, actions = read_failure(run.path, number)
     plan, spec, task = run.plan, run.spec, record.task
     if not actions:
@@ -153,14 +153,14 @@ def replay_failure(path: Path | str, number: int) -> tuple[FailureRecord, GameEr
 class ScheduleReplay:
     """One process that is all the actors and all the learners of a run, one after the other."""
 
-    def __init__(self, run: Run, slices: list[AgentSlice], entries: list[ScheduleEntry]) -> None:
+    def __init__(self, run: RunDirectory, slices: list[AgentSlice], entries: list[ScheduleEntry]) -> None:
         plan, spec = run.plan, run.spec
         self.plan, self.spec, self.slices, self.entries = plan, spec, slices, entries
         self.parts = load_frozen(assign(plan, spec), spec)
         self.bindings = [bind_policy(part, plan, spec, "cpu") for part in self.parts]
         self.learners = [make_learner(self.parts[p], plan, spec, "cpu", (a, b)) for p, a, b in slices]
         if plan.warm_start is not None:
-            warm_start_state = Run(plan.warm_start).warm_start_state()
+            warm_start_state = RunDirectory(plan.warm_start).warm_start_state()
             for learner, (part, first, last) in zip(self.learners, slices, strict=True):
                 learner.restore(
                     {name: array[first:last] for name, array in with_prefix(warm_start_state, f"{part}/").items()}

@@ -7,9 +7,9 @@ from pathlib import Path
 from remuda.engines.loop import Loop
 from remuda.runs.callbacks.base import Row
 from remuda.runs.callbacks.tables import METRICS, read_table
+from remuda.runs.directory import RESULT, to_json
 from remuda.runs.failure_log import FailureLog
 from remuda.runs.recorder import ProcessTotals, Recorder
-from remuda.runs.run import RESULT, to_json
 from remuda.runs.storage import storage_errors
 
 

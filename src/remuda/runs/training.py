@@ -86,7 +86,9 @@ def start(
     refuse_while_importing()
     refuse_inside_workers()
     plan = make_plan(settings)
-    return _train(TrainingJob(new_folder(out, plan), plan, callbacks, quiet, asked=_switches(settings.get("parallel"))))
+    folder = new_folder(out, plan)
+    with removed_if_refused(folder):
+        return _train(TrainingJob(folder, plan, callbacks, quiet, asked=_switches(settings.get("parallel"))))
 
 
 def resume(
@@ -196,7 +198,6 @@ class TrainingJob:
 def _train(job: TrainingJob) -> Run:
     """Build everything (a bad plan fails before anything is written), train, and write the result."""
     request, folder, fresh = StopRequest(), job.folder, job.start_from is None
-    is_new = fresh and job.is_new
     compiled = _is_compiled(job.plan)
     spec = spec_of(job.plan)
     plan, choice = choose_engine(job.plan, spec)
@@ -214,15 +215,13 @@ def _train(job: TrainingJob) -> Run:
         last_state=lambda: checkpoint.newest_learner_state(folder / checkpoint.CHECKPOINTS),
     )
     with ExitStack() as stack:
-        if is_new:
-            stack.enter_context(removed_if_refused(folder))
         keep_freed_memory()
         stack.enter_context(one_thread_each())
         collectors, trainers = _build(context)
         state = None if job.start_from is None else TrainState.read(job.start_from, plan)
         learned_before = Run(plan.warm_start).warm_start_state() if plan.warm_start is not None and fresh else None
         stack.enter_context(locked(folder))
-        prepare(folder, plan, is_new)
+        prepare(folder, plan, fresh and job.is_new)
         worker_pool.timeline = stack.enter_context(timeline.recording(folder, plan.timeline))
         done = 0 if state is None else state.episodes
         progress = stack.enter_context(Progress(plan.total_episodes, done, folder / "console.log", job.quiet))

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from remuda.core.plan import Plan
 
 if TYPE_CHECKING:
-    from remuda.runs.run import Run
+    from remuda.runs.directory import RunDirectory
 
 Row = dict[str, Any]
 
@@ -32,7 +32,7 @@ class Training:
     """What a callback may know about the run it listens to."""
 
     config: Plan
-    run: Run  # the run directory, for reading
+    run: RunDirectory  # the run directory, for reading
     rounds: int  # done when training started; more than 0 where a run goes on
     settled: int  # rounds after which evaluations were done when training started
     metrics: Sequence[str]  # names of the metrics in the rows of `learned`

@@ -116,7 +116,9 @@ class Progress(Callback):
 
     def evaluated(self, training: Training, rows: Sequence[Row], scores: Row) -> None:
         """Show the scores."""
-        self._evaluation = f"evaluation: total return {scores['total_return']:.1f} ± {scores['total_return_se']:.1f}"
+        error = scores["total_return_se"]
+        spread = "" if error is None else f" ± {error:.1f}"
+        self._evaluation = f"evaluation: total return {scores['total_return']:.1f}{spread}"
         self.say(f"{self._evaluation} (greedy, {scores['episodes']} episodes)")
 
     def saved(self, training: Training, checkpoint: Path, episodes: int) -> None:

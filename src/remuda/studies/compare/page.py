@@ -11,7 +11,7 @@ from typing import Any
 from rich.table import Table
 
 from remuda.engines.table import ENGINES
-from remuda.runs.run import to_json
+from remuda.runs.directory import to_json
 from remuda.studies.compare.measure import VariantMeasurements
 from remuda.studies.compare.recommend import Recommendation, time_for
 from remuda.studies.html import BLUE, GREEN, GREY, INK, ORANGE, RED, figure, note, page, svg, table

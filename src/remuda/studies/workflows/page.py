@@ -10,7 +10,7 @@ import numpy as np
 
 from remuda.games.cage2.workflow import ORDERS
 from remuda.runs.callbacks.base import Row
-from remuda.runs.run import to_json
+from remuda.runs.directory import to_json
 from remuda.runs.storage import storage_errors
 from remuda.studies.html import BLUE, GREEN, GREY, INK, ORANGE, RED, figure, note, page, svg, table
 from remuda.studies.workflows.options import TrialResult

@@ -13,7 +13,7 @@ from pydantic import Field, ValidationError
 from remuda.core.errors import RunError
 from remuda.core.options import Options
 from remuda.runs.callbacks.tables import CsvTable
-from remuda.runs.run import to_json
+from remuda.runs.directory import to_json
 from remuda.runs.storage import storage_errors
 from remuda.studies.workflows.options import SearchOptions, TrialResult
 

@@ -1,0 +1,209 @@
+"""A run directory, for reading: its plan, metrics, result, checkpoints and trained weights."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import stat
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remuda.core import session
+from remuda.core.errors import CheckpointError, ConfigError, RunError, first_line
+from remuda.core.game import GameSpec, Group
+from remuda.core.learner import COUNTERS
+from remuda.core.plan import Plan
+from remuda.core.policy import Policy
+from remuda.core.yamlfile import read_yaml
+from remuda.games.registry import AnyGame, find_game, game_name
+from remuda.learners.herd import FrozenPolicy, Part, assign
+from remuda.learners.registry import LEARNERS, learner_options
+from remuda.runs import checkpoint
+from remuda.runs.callbacks.base import Row
+from remuda.runs.callbacks.tables import Table, read_table
+from remuda.runs.settings import complete, spec_of
+
+CONFIG = "config.yaml"
+RESULT = "result.json"
+
+
+class RunDirectory:
+    """What training wrote into a run directory."""
+
+    def __init__(self, path: Path | str, game: AnyGame | None = None) -> None:
+        self.path = Path(path)
+        if not _is_file(self.path / CONFIG):
+            raise RunError(f"{self.path} is not a run: it has no {CONFIG}")
+        odd = _neither_file_nor_directory(self.path)
+        if odd is not None:
+            raise RunError(f"{odd} is a link, a pipe or a device, and runs have none: put a file or directory there")
+        if game is not None:
+            self._give_game(game)
+
+    @classmethod
+    def of(cls, run: RunDirectory | Path | AnyGame, game: AnyGame | None = None) -> Self:
+        """A run, whether it is given as such or as its directory."""
+        if isinstance(run, RunDirectory):
+            return run if game is None and isinstance(run, cls) else cls(run.path, game)
+        if not isinstance(run, str | Path):
+            raise RunError(f"{run!r} is not a run: give a Run, or the path of a run directory")
+        return cls(run, game)
+
+    def _give_game(self, game: AnyGame) -> None:
+        """Put a game in the place of the one of another session that the plan names."""
+        name = read_yaml(self.path / CONFIG).get("game")
+        if not isinstance(name, str) or not session.is_session_name(name):
+            raise ConfigError(f"the game of {self.path} is {name!r}, which is found by that name: leave game= out")
+        game_name(game)  # raises if it cannot be a game
+        session.bind(name, find_game(game) if isinstance(game, str) else game)
+
+    @cached_property
+    def plan(self) -> Plan:
+        """What the run computes."""
+        return complete(Plan.read(read_yaml(self.path / CONFIG), f"{self.path / CONFIG}"))
+
+    @cached_property
+    def spec(self) -> GameSpec:
+        """The shape of its game."""
+        return spec_of(self.plan)
+
+    @cached_property
+    def parts(self) -> list[Part]:
+        """Who plays which agents; frozen policies are not loaded."""
+        return assign(self.plan, self.spec)
+
+    @property
+    def metrics(self) -> Table:
+        """Training as columns, one entry per round and agent; `pandas.DataFrame(run.metrics)` takes it as it is."""
+        return read_table(self.path / "metrics.csv")
+
+    @property
+    def evaluations(self) -> Table:
+        """Evaluations as columns, one entry per evaluation and agent."""
+        return read_table(self.path / "evaluations.csv")
+
+    @property
+    def result(self) -> Row:
+        """The summary written when training ended."""
+        try:
+            result: Row = json.loads((self.path / RESULT).read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError):
+            raise RunError(f"{self.path} has no result yet: finish it with `remuda resume {self.path}`") from None
+        if not isinstance(result, dict) or "weights_sha256" not in result:
+            raise RunError(f"{self.path / RESULT} is damaged: `remuda resume {self.path}` writes it anew")
+        return result
+
+    @property
+    def finished(self) -> bool:
+        """Whether training came to the end of the plan and its result was written."""
+        with suppress(RunError):
+            return bool(self.result.get("finished"))
+        return False
+
+    def changed(self, settings: Mapping[str, Any]) -> Plan:
+        """Its plan with some settings changed, checked again."""
+        return Plan.read({**self.plan.model_dump(), **settings}, "the plan")
+
+    def checkpoints(self) -> list[Path]:
+        """Its checkpoints, newest first."""
+        return checkpoint.every(self.path / checkpoint.CHECKPOINTS)
+
+    def checkpoint(self, name: str | None = None, only: str | None = None) -> Path:
+        """The newest checkpoint, or the one asked for; refused with the newest good one if it is damaged."""
+        found = self.checkpoints()
+        if not found:
+            raise CheckpointError(f"{self.path} has no checkpoint yet: train it again from the start")
+        wanted = self.path / ("best" if name == "best" else f"{checkpoint.CHECKPOINTS}/{name}") if name else found[0]
+        if (name != "best" and wanted not in found) or not checkpoint.intact(wanted, only):
+            good = next((path for path in found if checkpoint.intact(path, only)), None)
+            advice = f"the last good one is {good.name}: use --checkpoint {good.name}" if good else "none is left"
+            shown = repr(name) if name else found[0].name
+            raise CheckpointError(f"checkpoint {shown} of {self.path} is damaged or missing; {advice}")
+        return wanted
+
+    def warm_start_state(self) -> dict[str, NDArray[Any]]:
+        """The state of its learners for another run to begin with: all counts are zero."""
+        state = checkpoint.read(self.checkpoint(), "learner")
+        return {
+            name: np.zeros_like(array) if name.rpartition("/")[2] in COUNTERS else array
+            for name, array in state.items()
+        }
+
+    def policy(self, agents: Sequence[int], group: Group, device: str, name: str | None = None) -> Policy:
+        """A policy with the trained weights of these agents, for a group they fit."""
+        return self.frozen_policy(agents, group, name).make(group, device)
+
+    def frozen_policy(self, agents: Sequence[int], group: Group, name: str | None = None) -> FrozenPolicy:
+        """The trained weights of these agents and what it takes to act with them, if they fit the group."""
+        if max(agents) >= self.spec.agents:
+            raise RunError(f"{self.path} has no agent {max(agents)}: it has agents 0 to {self.spec.agents - 1}")
+        parts = [next(p for p in self.parts if p.herd_first <= a < p.herd_first + p.agents) for a in agents]
+        players = {part.player for part in parts}
+        if players == {"random"}:
+            return FrozenPolicy("random", None, self.plan.precision, [{} for _ in agents])
+        if len(players) != 1 or not parts[0].learns:
+            raise RunError(f"agents {list(agents)} of {self.path} are not all of one trained kind: {sorted(players)}")
+        own = self.spec.groups[parts[0].group]
+        if (own.obs_shape, own.actions) != (group.obs_shape, group.actions):
+            raise RunError(
+                f"agents of {self.path} see {own.obs_shape} and have {own.actions} actions; "
+                f"here they would see {group.obs_shape} and have {group.actions}"
+            )
+        player = parts[0].player
+        options = learner_options(self.plan, player)
+        shapes = self._weight_shapes(player, group, options)
+        arrays = checkpoint.read(self.checkpoint(name, only="policy"), "policy")
+        weights = []
+        for agent in agents:
+            prefix = f"{agent}/"
+            named = {n.removeprefix(prefix): a for n, a in arrays.items() if n.startswith(prefix)}
+            if {n: a.shape for n, a in named.items()} != shapes or any(a.dtype != np.float32 for a in named.values()):
+                raise CheckpointError(f"the weights of agent {agent} in {self.path} do not fit its own plan")
+            weights.append(named)
+        return FrozenPolicy(player, options, self.plan.precision, weights)
+
+    def _weight_shapes(self, player: str, group: Group, options: Any) -> dict[str, tuple[int, ...]]:
+        """Shapes of one agent's named weights."""
+        try:
+            policy = LEARNERS[player].make_policy(group, 1, options, self.plan.precision, "cpu")
+        except (MemoryError, OverflowError, RuntimeError, ValueError) as error:
+            raise RunError(f"the networks of {self.path} cannot be made here: {first_line(error)}") from error
+        return {name: array.shape for name, array in policy.named_arrays(policy.rows)[0].items()}
+
+
+def _is_file(path: Path) -> bool:
+    """Whether there is a file; False for names that the system refuses."""
+    with suppress(OSError):
+        return path.is_file()
+    return False
+
+
+def _neither_file_nor_directory(folder: Path) -> Path | None:
+    """The first link, pipe or device in a run: writing to it would write elsewhere, or block for ever."""
+    for parent, folders, files in os.walk(folder):
+        for path in (Path(parent, name) for name in (*folders, *files)):
+            with suppress(OSError):  # training may remove a file between listing and looking
+                mode = path.lstat().st_mode
+                if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+                    return path
+    return None
+
+
+def to_json(value: Any, indent: int | None = None) -> str:
+    """Standard JSON: values that are not finite become null."""
+
+    def plain(item: Any) -> Any:
+        if isinstance(item, dict):
+            return {key: plain(own) for key, own in item.items()}
+        if isinstance(item, list | tuple):
+            return [plain(own) for own in item]
+        return None if isinstance(item, float) and not math.isfinite(item) else item
+
+    return json.dumps(plain(value), indent=indent, allow_nan=False)
