@@ -33,16 +33,19 @@ TINY: dict[str, Any] = {
 Train = Callable[..., remuda.Run]
 
 HERE = Path(__file__).parent
-PROMISES = tuple(
-    HERE / name for name in ("promises", "adapters", "games/test_cyborg.py", "studies/compare/test_compare.py")
-)
-"""Tests in here run in `make test-promises`, unless they are marked quick."""
+FOLDERS = ("promises", "adapters", "games/test_cyborg.py", "studies/compare/test_compare.py", "runs/test_trackers.py")
+"""Tests in here run in `make test-promises` only, except those in QUICK, which touch every promise once."""
+QUICK = (
+    "promises/test_independence.py", "promises/parity", "promises/matrix/test_games_and_learners.py",
+    "promises/resume/test_extend.py", "promises/faults/test_exits.py", "adapters/test_spaces.py",
+)  # fmt: skip
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests of promises."""
     for item in items:
-        if any(item.path.is_relative_to(place) for place in PROMISES) and not item.get_closest_marker("quick"):
+        path = item.path.relative_to(HERE).as_posix()
+        if path.startswith(FOLDERS) and not path.startswith(QUICK):
             item.add_marker("promise")
 
 
