@@ -1,6 +1,8 @@
 """Learner: an algorithm for neighbouring agents of one group. It turns fragments into weights.
 
-What a trainer (`remuda.engines.trainers`) does with a learner in each round, in this order:
+What a trainer (`remuda.engines.trainers`) does with a learner in each round: 1 and 2 in this order, then 3 to 5 in any.
+`rows` is also called before the first update and after `restore`. Before the run the class is asked for `options_type`
+and `make_policy`, and the learner for `memory_bytes`; `close` is called at the end.
 
 1. `take(fragment)`, once per fragment of the round. The fragment has the learner's own agents and no others
    (`context.select` cuts it out). Returns nothing. On engines that wait by round, fragments come in the order of their
@@ -132,7 +134,7 @@ class Learner(ABC):
 
     @abstractmethod
     def take(self, fragment: Fragment) -> None:
-        """Keep what happened to this learner's agents; the fragment has all agents of the group."""
+        """Keep what happened to this learner's agents; the fragment has no others."""
 
     @abstractmethod
     def update(self, count: int) -> None:

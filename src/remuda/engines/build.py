@@ -95,7 +95,7 @@ def _pool(context: EngineContext) -> tuple[Plan, GameSpec, list[Part], list[Poli
 
 
 def _shape(context: EngineContext, workers: int, **how: Any) -> PoolConfig:
-    """A worker's share of the worlds is a task, and a slot has room for it."""
+    """A worker's share of the worlds is a task, and a slot can hold it."""
     plan = context.plan
     workers = min(workers, max(plan.worlds, plan.round_episodes))
     size = task_size(plan, workers)

@@ -1,4 +1,4 @@
-"""The training loop. There is no other.
+"""The training loop. Every engine uses this one.
 
 Hand out tasks, receive whatever is finished, give it to the learners, publish what they updated, report, save. Two
 ways to wait (`Loop.free`):
@@ -70,7 +70,7 @@ class Loop:
     stop: Callable[[], None]  # raises Stopped once somebody asked for it
     published: Update
     free: bool = False
-    max_lag: int = 0  # largest policy lag where the loop runs free, in versions
+    max_lag: int = 0  # largest policy lag where the loop runs free, in versions; see learners/herd.py, tolerated_lag
     rounds: int = 0  # received completely
     settled: int = 0  # rounds after which it was decided whether to evaluate and to save
     dropped: int = 0  # episodes that arrived too late to be learned from
@@ -81,7 +81,7 @@ class Loop:
     _again: deque[int] = field(default_factory=deque)  # episodes to hand out again
     _pending: set[int] = field(default_factory=set)  # handed out, and not part of a complete round yet
     _partial: list[int] = field(default_factory=list)  # episodes of the round that is not complete yet
-    _handed_out: dict[int, int] = field(default_factory=dict)  # not yet given to the learners: version published then
+    _handed_out: dict[int, int] = field(default_factory=dict)  # episode → version published when it was handed out
     _arrived: deque[Delivery] = field(default_factory=deque)  # played, not yet given to the learners
     _learned: deque[Update] = field(default_factory=deque)  # not yet reported to the listener
     _held: deque[Update] = field(default_factory=deque)  # learned and reported, not yet published
@@ -150,7 +150,10 @@ class Loop:
             self._learn(self.trainers.version + 1)  # nothing is being played: wait for the learners
 
     def _wanted(self) -> int:
-        """How many more episodes to hand out: to full capacity, unless learning is far behind."""
+        """How many more episodes to hand out: to full capacity, unless learning is far behind.
+
+        With `on_lag: wait` also only as many as can be learned within the bound on policy lag.
+        """
         learned, capacity = self.plan.episodes_after(self.trainers.version), self.collectors.capacity()
         most = capacity + MAX_ROUNDS_AHEAD * self.plan.round_episodes
         if self.plan.on_lag == "wait":
@@ -161,7 +164,10 @@ class Loop:
         return wanted if wanted >= task or idle else 0
 
     def _most_in_time(self, learned: int, most: int) -> int:
-        """How many of the `most` episodes after the learned ones can be played with the newest version; a round can."""
+        """The number of episodes after the learned ones, up to `most`, that can be played with the newest version.
+
+        It is never less than a round.
+        """
         size, version = self.plan.round_episodes, self.trainers.versions_after(self.trainers.version)
         most = min(most, (self.max_lag + 1) * size)  # a round makes one version or more
         while most > size and not self._is_in_time(learned + most, version):
@@ -169,7 +175,10 @@ class Loop:
         return most
 
     def _is_in_time(self, count: int, version: int) -> bool:
-        """Whether episode number `count` in the order of learning (from 1) may have been played with `version`."""
+        """The bound on policy lag: whether episode `count` in the order of learning (from 1) may have this version.
+
+        `_most_in_time`, `_keeps_the_lag` and `_without_late_episodes` apply it.
+        """
         rounds_before = (count - 1) // self.plan.round_episodes
         return self.trainers.versions_after(rounds_before) - version <= self.max_lag
 

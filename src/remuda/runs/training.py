@@ -104,7 +104,7 @@ def resume(
 ) -> Run:
     """Continue a run as if it had never stopped, or extend it to `total_episodes`.
 
-    `engine` and `n_workers` may change on the way. `game` gives a game of another Python session again.
+    `engine` and `n_workers` may change on the way. Give `game` again if it was defined in another Python session.
     """
     refuse_while_importing()
     refuse_inside_workers()
@@ -169,8 +169,8 @@ def _schedules(plan: Plan) -> str:
         }
     )
     if not scheduled:
-        return "nothing is scheduled, so the result equals that of a run planned for so many"
-    return f"from here on {', '.join(scheduled)} follow their schedules for so many episodes"
+        return f"nothing is scheduled, so the result equals that of a run planned for {plan.total_episodes:,}"
+    return f"from here on {', '.join(scheduled)} follow their schedules for {plan.total_episodes:,} episodes"
 
 
 def _switches(parallel: Mapping[str, Any] | None) -> str:

@@ -1,1 +1,1 @@
-"""What is told about a run while it trains: tables, TensorBoard, progress."""
+"""Listeners of a run: every logger of metrics (CSV tables, TensorBoard, wandb, MLflow), progress and pictures."""

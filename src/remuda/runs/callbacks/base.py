@@ -9,7 +9,8 @@ Tables, TensorBoard, the progress panel and pictures are callbacks like a user's
 
     remuda.train("treasurehunt", callbacks=[Early()])
 
-From the command line: `callbacks=[my_module:Early]`; the class is called without arguments.
+From the command line: `callbacks=[my_module:Early]`; the class is called without arguments. A short name for a callback
+that comes with remuda goes into `registry.py`.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class Callback:
     """A listener. Override what you need. What a method raises ends the run, after the last round is saved."""
 
     def start(self, training: Training) -> None:
-        """Training is about to start, or to go on."""
+        """Training starts, or a run is resumed: then rows of rounds after `training.rounds` will come again."""
 
     def collected(self, training: Training, episodes: int, agent_steps: int) -> None:
         """Episodes were played; both numbers count from the beginning of the run."""

@@ -1,4 +1,7 @@
-"""Callbacks by name: those that come with remuda, and `module:Class` for your own."""
+"""Callbacks that a plan names: loggers that are off by default (add yours to SHIPPED), and `module:Class`.
+
+Those that are always on (tables, TensorBoard, progress, pictures) are listed in `runs/training.py`.
+"""
 
 from __future__ import annotations
 
