@@ -33,7 +33,11 @@ TINY: dict[str, Any] = {
 Train = Callable[..., remuda.Run]
 
 HERE = Path(__file__).parent
-FOLDERS = ("promises", "adapters", "games/test_cyborg.py", "studies/compare/test_compare.py", "runs/test_trackers.py")
+FOLDERS = (
+    "promises", "adapters", "games/test_cyborg.py", "studies/compare/test_compare.py",
+    "studies/workflows/test_search.py", "engines/test_placements.py", "runs/test_trackers.py", "runs/test_session.py",
+    "runs/test_folder.py", "runs/test_tables.py", "transport/test_leaks.py", "transport/test_torn_reads.py",
+)  # fmt: skip
 """Tests in here run in `make test-promises` only, except those in QUICK, which touch every promise once."""
 QUICK = (
     "promises/test_independence.py", "promises/parity", "promises/matrix/test_games_and_learners.py",
