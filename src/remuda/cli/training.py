@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -82,10 +83,11 @@ def conclude(run: Run, as_json: bool) -> None:
     """Print the result of a run and where to look; exit with 128 + the signal's number if one stopped it."""
     from remuda.runs.directory import to_json
 
-    if as_json:
-        print(to_json(run.result))
-    else:
-        _print_result(run)
+    with suppress(OSError):  # the terminal or the pipe may be gone: the run is saved, and its exit code still counts
+        if as_json:
+            print(to_json(run.result), flush=True)
+        else:
+            _print_result(run)
     if run.stopped_by is not None:
         raise typer.Exit(128 + run.stopped_by)
 

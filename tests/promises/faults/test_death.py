@@ -147,7 +147,7 @@ def test_asking_the_first_process_to_stop(
         one.wait(lambda before=one.rounds: one.rounds > before + 1)
         one.know_everybody()
     one.process.send_signal(number)
-    assert one.process.wait(PATIENCE_S) == 0, one.err
+    assert one.process.wait(PATIENCE_S) == 128 + number, one.err
     one.assert_nothing_is_left()
     assert "Traceback" not in one.err
     assert f"remuda resume {one.out}" in one.err
@@ -173,7 +173,7 @@ def test_closing_the_terminal(start: Any, cli: Any, undisturbed: Any) -> None:
     one.wait(far_enough)
     one.know_everybody()
     os.close(mine)
-    assert one.process.wait(PATIENCE_S) == 0
+    assert one.process.wait(PATIENCE_S) == 128 + signal.SIGHUP
     one.assert_nothing_is_left()
     result = remuda.Run(one.out).result
     assert not result["finished"]

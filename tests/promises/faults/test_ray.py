@@ -121,7 +121,7 @@ def test_ending_the_first_process(start: Any, undisturbed: Any, number: signal.S
     one.wait(lambda: len(one.saved) >= 2)
     one.others |= proc.descendants(one.process.pid)
     one.process.send_signal(number)
-    assert one.process.wait(PATIENCE_S) == (0 if number is signal.SIGTERM else -9), one.err
+    assert one.process.wait(PATIENCE_S) == (128 + number if number is signal.SIGTERM else -9), one.err
     proc.wait(lambda: not one.left(), 60.0, lambda: f"left behind: {one.left()}")
     one.brake.unlink()
     again = remuda.resume(one.out, engine="sequential", quiet=True)
