@@ -1,7 +1,7 @@
 """Collectors and trainers in memory, for tests of the loop: no games, networks, threads or processes.
 
 They pass the same conformance suite as the real ones (`testing/placement_conformance.py`). They are strict: they notice
-calls in a wrong order, and fragments that are read after their release.
+calls in a wrong order, fragments that are read after their release, and a loop that never ends.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ TURNS = 2
 RELEASED = -1
 """What is read from a fragment after its release."""
 START = b"fake trainers"
+MOST_CALLS = 1000
+"""Calls of `recv` or `poll` after which the fakes take the loop for one that never ends."""
 
 
 class PlayedEpisode(NamedTuple):
@@ -104,6 +106,7 @@ class FakeCollectors(Collectors):
         self._failing = Counter(failing or {})
         self._stop = stop
         self._versions: dict[Purpose, int] = {}  # published, by purpose
+        self._received = 0
 
     def start(self) -> None:
         """Nothing has to be started."""
@@ -131,6 +134,9 @@ class FakeCollectors(Collectors):
         """Return the task that the test picks."""
         self._check_running()
         self._stop()
+        self._received += 1
+        if self._received > MOST_CALLS:
+            raise OrderError(f"recv() was called {MOST_CALLS} times: the loop makes no progress")
         if not self.tasks:
             raise OrderError("recv() without a task: call send() first")
         self._begin(max(1, self._workers))
@@ -233,6 +239,7 @@ class FakeTrainers(Trainers):
         self._complete_rounds: list[tuple[int, int]] = []  # not learned yet: number, calls until it is
         self._done: list[Update] = []  # not returned yet
         self._steps = 0
+        self._polled = 0
 
     def start(self) -> None:
         """Nothing has to be started; trainers that publish themselves do it now."""
@@ -292,6 +299,9 @@ class FakeTrainers(Trainers):
     def poll(self, version: int) -> list[Update]:
         """Learn up to `version` and whatever is due; a call that has to learn counts as a second of waiting."""
         self._check_open()
+        self._polled += 1
+        if self._polled > MOST_CALLS:
+            raise OrderError(f"poll() was called {MOST_CALLS} times: the loop makes no progress")
         self._pass_time()
         self.waited_s += float(self.version < min(version, self.taken))
         while self._complete_rounds and self.version < version:
