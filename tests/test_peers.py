@@ -1,4 +1,4 @@
-"""The examples in which others train on our games; they need `pip install 'remuda[bench]'`."""
+"""The examples in which others train on our games; they need `pip install 'remuda-rl[bench]'`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NEEDS = {"sb3_cage2": ("stable_baselines3",), "rllib_treasurehunt": ("ray", "tre
 def test_others_learn_our_games(tmp_path: Path, name: str, amount: str) -> None:
     missing = [module for module in NEEDS[name] if find_spec(module) is None]
     if missing:
-        pytest.fail(f"{name} cannot be run: {missing[0]} is not installed, pip install 'remuda[bench]'")
+        pytest.fail(f"{name} cannot be run: {missing[0]} is not installed, pip install 'remuda-rl[bench]'")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     done = subprocess.run(
         [sys.executable, ROOT / "examples" / f"{name}.py", amount],

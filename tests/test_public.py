@@ -136,7 +136,7 @@ def test_docs_and_examples_use_public_names_only(page: Path) -> None:
 def test_the_version_is_the_installed_one() -> None:
     from importlib.metadata import version
 
-    assert remuda.__version__ == version("remuda")
+    assert remuda.__version__ == version("remuda-rl")
 
 
 def test_every_error_is_one_of_ours() -> None:

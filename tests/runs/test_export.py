@@ -265,5 +265,5 @@ def test_mistakes_are_one_line(cli: Any, herds: Any, trained: Any, monkeypatch: 
     monkeypatch.setattr("remuda.runs.export.find_spec", lambda name: None if name == "onnxscript" else object())
     done = cli("export", run.path)
     assert done.code == 2
-    assert done.err == "error: export needs onnxscript: pip install 'remuda[export]'\n"
+    assert done.err == "error: export needs onnxscript: pip install 'remuda-rl[export]'\n"
     assert list(Path().iterdir()) == []

@@ -425,7 +425,7 @@ def test_a_missing_package_is_one_sentence(
     monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ConfigError) as error:
         remuda.train("treasurehunt", out=tmp_path / "run", quiet=True, **{**tiny, "callbacks": [name]})
-    assert str(error.value) == f"callbacks=[{name}] needs {title}: pip install 'remuda[{name}]'"
+    assert str(error.value) == f"callbacks=[{name}] needs {title}: pip install 'remuda-rl[{name}]'"
     assert not (tmp_path / "run").exists()
 
 

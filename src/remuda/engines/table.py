@@ -32,7 +32,7 @@ class Engine:
     free: bool = False  # does not wait for rounds, unless the plan says deterministic
     processes: bool = False  # needs worker processes
     machines: bool = False  # can use more than this machine
-    extra: str = ""  # what must be installed besides, as pip calls it: remuda[extra]
+    extra: str = ""  # what must be installed besides, as pip calls it: remuda-rl[extra]
     deterministic: bool = True  # whether `deterministic: true` can be promised
 
     @property

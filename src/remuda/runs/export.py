@@ -92,7 +92,7 @@ def export(
     folder = Path(out)
     missing = [name for name in EXTRA if find_spec(name) is None]
     if missing:
-        raise ConfigError(f"export needs {' and '.join(missing)}: pip install 'remuda[export]'")
+        raise ConfigError(f"export needs {' and '.join(missing)}: pip install 'remuda-rl[export]'")
     if folder.exists():
         raise ConfigError(f"out={folder} exists already: give a directory that does not")
     taken = take_out(RunDirectory.of(run), agent, checkpoint)

@@ -308,7 +308,7 @@ def test_without_ray_one_sentence_names_the_extra(
     monkeypatch.setitem(sys.modules, "ray", None)
     outcome = cli("train", *words, "--engine", "ray", "--out", tmp_path / "run")
     assert (outcome.code, outcome.err.count("\n")) == (2, 1)
-    assert "pip install 'remuda[ray]'" in outcome.err
+    assert "pip install 'remuda-rl[ray]'" in outcome.err
     assert not (tmp_path / "run").exists()
 
 

@@ -122,7 +122,7 @@ def test_an_engine_that_cannot_run_has_a_problem_and_the_others_are_measured(
     assert outcome.code == 0, outcome.err
     works, missing = json.loads((tmp_path / "out.json").read_text())["measured"]
     assert works["problem"] is None
-    assert "pip install 'remuda[ray]'" in missing["problem"]
+    assert "pip install 'remuda-rl[ray]'" in missing["problem"]
     assert "pip install" in (tmp_path / "page.html").read_text()
 
 

@@ -53,7 +53,7 @@ def entry_from_library(library: str, env_id: str) -> GameEntry:
     try:
         module = import_module(library)
     except ImportError as error:
-        raise ConfigError(f"game {name!r} needs {library}: pip install 'remuda[envs]'") from error
+        raise ConfigError(f"game {name!r} needs {library}: pip install 'remuda-rl[envs]'") from error
     try:
         env_class, factory = (_from_gymnasium if library == "gymnasium" else _from_pettingzoo)(module, env_id)
     except Exception as error:  # each library raises its own exceptions for unknown ids

@@ -135,7 +135,7 @@ class Tracker(Callback):
             if error.name != self.package:
                 raise ConfigError(f"callbacks=[{self.package}]: {self.title} cannot be imported: {error}") from error
             raise ConfigError(
-                f"callbacks=[{self.package}] needs {self.title}: pip install 'remuda[{self.package}]'"
+                f"callbacks=[{self.package}] needs {self.title}: pip install 'remuda-rl[{self.package}]'"
             ) from None
         except Exception as error:  # an installed package that does not fit the others may raise anything
             raise ConfigError(

@@ -102,7 +102,7 @@ def row(measured: VariantMeasurements, sequential: VariantMeasurements | None) -
         " · ".join(f"{share:.0%}" for share in shares),
         f"{measured.median('lag_mean'):.1f} (max {measured.median('lag_max'):.0f})",
         f"{measured.median('cold_start_s'):.1f} s",
-        f"remuda[{extra}]" if (extra := ENGINES[measured.variant.engine].extra) else "",
+        f"remuda-rl[{extra}]" if (extra := ENGINES[measured.variant.engine].extra) else "",
     ]
 
 

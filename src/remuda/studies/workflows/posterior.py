@@ -67,7 +67,7 @@ def require_scikit_learn() -> tuple[Any, Any]:
     try:
         from sklearn.gaussian_process import GaussianProcessRegressor, kernels
     except ImportError:
-        raise ConfigError("search needs scikit-learn: pip install 'remuda[search]'") from None
+        raise ConfigError("search needs scikit-learn: pip install 'remuda-rl[search]'") from None
     return kernels, GaussianProcessRegressor
 
 

@@ -202,4 +202,4 @@ def require_ray() -> Any:
     try:
         return importlib.import_module("ray")
     except ImportError:
-        raise ConfigError("engine=ray needs Ray, which is not installed here: pip install 'remuda[ray]'") from None
+        raise ConfigError("engine=ray needs Ray, which is not installed here: pip install 'remuda-rl[ray]'") from None
