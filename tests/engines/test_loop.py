@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 
 from remuda.core.errors import GameError, LearnerError, RemudaError, Stopped, StorageError, WorkerError
 from remuda.core.failures import SkippedUpdates, TaskFailure
-from remuda.core.fragment import Fragment, Purpose
+from remuda.core.fragment import Purpose
 from remuda.core.plan import Plan
+from remuda.core.summary import EpisodeSummary
 from remuda.engines import loop as loop_module
 from remuda.engines.interfaces import Delivery, Rows, Update
 from remuda.engines.loop import MAX_ROUNDS_AHEAD, Loop, LoopState
@@ -69,8 +70,8 @@ class Listener:
     on_learned: Callable[[int], None] = lambda version: None
     on_save: Callable[[Loop], None] = lambda loop: None
 
-    def collected(self, round_: int, fragments: Sequence[Fragment]) -> None:
-        self.collected_episodes.setdefault(round_, []).extend(fragments[0].origin.episodes.tolist())
+    def collected(self, round_: int, summaries: Sequence[EpisodeSummary]) -> None:
+        self.collected_episodes.setdefault(round_, []).extend(summaries[0].origin.episodes.tolist())
         self.events.append(("collected", round_))
         self.on_collected(round_)
 
@@ -79,11 +80,14 @@ class Listener:
         self.events.append(("learned", update.version))
         self.on_learned(update.version)
 
-    def evaluated(self, rounds: int, acting: Update, results: Sequence[Sequence[Fragment]]) -> None:
+    def rewound(self, round_: int) -> None:
+        self.events.append(("rewound", round_))
+
+    def evaluated(self, rounds: int, acting: Update, results: Sequence[Sequence[EpisodeSummary]]) -> None:
         assert acting.rows is not None
-        seen = np.concatenate([fragments[0].obs[0, :, 0] for fragments in results])  # (episodes, 2)
-        assert (seen[:, 1] == acting.version).all(), "played with other weights"
-        self.evaluations.append((rounds, acting.version, tuple(seen[:, 0].tolist())))
+        assert all(own.oldest == acting.version for (own,) in results), "played with other weights"
+        episodes = np.concatenate([own.origin.episodes for (own,) in results])
+        self.evaluations.append((rounds, acting.version, tuple(episodes.tolist())))
 
     def save(self, loop: Loop) -> None:
         self.on_save(loop)
