@@ -50,7 +50,7 @@ class Plan(Options):
         False, description="actor-learner: learners make more updates than planned instead of waiting"
     )
     address: str | None = Field(None, description="ray: of a running cluster; default: a new one on this machine")
-    actor_cpus: float = Field(1.0, ge=0, description="ray: cores that each actor claims")
+    actor_cpus: float = Field(1.0, ge=0, description="ray: cores that each actor claims, and threads it plays with")
     actor_gpus: float = Field(0.0, ge=0, description="ray: GPUs, or a share of one, that each actor claims")
     actor_resources: dict[str, float] = Field({}, description="ray: other claims of each actor, e.g. {simulator: 1}")
     learner_cpus: float = Field(1.0, ge=0, description="ray: cores that each learner actor claims, and threads it uses")

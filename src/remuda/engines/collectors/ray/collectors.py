@@ -22,7 +22,7 @@ from remuda.core.plan import Plan
 from remuda.core.task import Task
 from remuda.core.timeline import span
 from remuda.engines.collectors.dispatch import least_loaded, lost_with_worker
-from remuda.engines.collectors.ray.actor import RolloutActor, TaskResult
+from remuda.engines.collectors.ray.actor import RolloutActor, TaskResult, actor_threads
 from remuda.engines.collectors.ray.actor_pool import ActorHandle, ActorPool, ActorTask
 from remuda.engines.collectors.ray.cluster import Cluster, require_ray
 from remuda.engines.collectors.ray.remote import Cut, RemoteFragments, RemoteRows
@@ -69,12 +69,12 @@ class RayCollectors(Collectors):
         self.beside: Callable[[], None] = lambda: None  # called while waiting; the trainers use it
         self._queue: deque[Task] = deque()  # not sent to an actor yet
         self._ready: deque[Delivery] = deque()
-        self._size = task_size(plan, plan.n_workers or cores())
+        self._size = self._task_size(plan.n_workers or cores())
 
     def start(self) -> None:
         """Join or start the cluster, and start the actors."""
         self._actors.connect(self.memory_bytes(), sum(part.agents for part in self.parts if part.learns))
-        self._size = task_size(self.plan, self._actors.wanted())
+        self._size = self._task_size(self._actors.wanted())
         self._actors.start()
 
     @property
@@ -91,6 +91,10 @@ class RayCollectors(Collectors):
     def remote_workers(self) -> Sequence[RemoteWorker]:  # type: ignore[override]
         """The actors, also those that are lost."""
         return list(self._actors.known.values())
+
+    def _task_size(self, actors: int) -> int:
+        """An actor's share of the worlds; at least an episode for each of its threads."""
+        return max(task_size(self.plan, actors), min(actor_threads(self.plan), self.plan.worlds))
 
     def task_episodes(self) -> int:
         """An actor's share of the worlds."""
