@@ -159,7 +159,9 @@ def run_study(design: Design, folder: Path, quiet: bool = False) -> Study:
         done = {name: path for name, path in found.items() if Run(path).finished or name in state.ended}
         todo = [own for own in design.runs if own.name not in done]
         with StudyProgress(folder, design, done, quiet) as progress:
-            schedule = Schedule(todo, {own.name: found.get(own.name, folder / RUNS / own.name) for own in todo}, design)
+            schedule = RunSchedule(
+                todo, {own.name: found.get(own.name, folder / RUNS / own.name) for own in todo}, design
+            )
             with TrialPool(schedule.side_by_side, progress.tell, schedule.objects) as pool:
                 for outcome in pool.run(schedule.next_trial):
                     progress.ended(outcome)
@@ -229,7 +231,7 @@ def _write_trace(folder: Path, outcome: TrialOutcome) -> None:
             path.write_text(f"{outcome.why}\n\n{outcome.trace}", encoding="utf-8")
 
 
-class Schedule:
+class RunSchedule:
     """Which run is started next, and with how many threads: all cores are busy until the last run."""
 
     def __init__(self, todo: Sequence[StudyRun], folders: Mapping[str, Path], design: Design) -> None:
