@@ -58,6 +58,7 @@ PUBLIC = [
     "record",
     "resume",
     "rng",
+    "scene",
     "train",
     "watch",
 ]

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from remuda.core.game import Game, GameSpec, Group, option_per_world
 from remuda.core.kernels import kernel
 from remuda.core.rng import Keys, below, fold, uniform
+from remuda.core.scene import Scene
 from remuda.games.cage2.compact import N_COMPACT
 from remuda.games.cage2.memory import FEATURES, MEMORY, forget, full_action, remember, write_features, write_mask
 from remuda.games.cage2.network import (
@@ -42,6 +43,7 @@ from remuda.games.cage2.red import (
     record_choice,
     reset_red,
 )
+from remuda.games.cage2.scene import draw_scene
 from remuda.games.cage2.simulator import Draws, TurnActions, transition
 from remuda.games.cage2.state import EXPLOIT, IMPACT, NONE, STATE, SUCCEEDED, decode, start
 from remuda.games.cage2.truth import TRUTH_FEATURES, write_truth
@@ -167,6 +169,10 @@ class Cage2(Game):
     def end(self) -> None:
         """Play the step; the last one ends the episode."""
         _step(self.state, self.red_state, self.memory, self.fix_counts, self.episode, self.rules)
+
+    def scene(self, world: int) -> Scene:
+        """The network: fill shows the truth, frame what blue believes, marks what happened."""
+        return draw_scene(self.state[world], self._caption(world))
 
     def render(self, world: int) -> NDArray[np.uint8]:
         """The network as a picture: fill shows the truth, frame what blue believes, the mark what blue saw happen."""
