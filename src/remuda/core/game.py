@@ -21,6 +21,7 @@ from remuda.core.errors import ConfigError, GameError
 if TYPE_CHECKING:
     from remuda.core.policy import Policy
     from remuda.core.rng import Keys
+    from remuda.core.scene import Scene
 
 
 @dataclass(frozen=True)
@@ -150,6 +151,10 @@ class Game(ABC):
     def observe_state(self, group: int, out: NDArray[Any]) -> None:
         """Write the privileged state that the critics of a group may see into `out` (worlds, *state_shape)."""
         raise NotImplementedError(f"{self.spec.name} declares a state_shape but has no observe_state()")
+
+    def scene(self, world: int) -> Scene | None:
+        """What there is to see in one world; films and the board draw it. None: they use `render`."""
+        return None
 
     def render(self, world: int) -> NDArray[np.uint8]:
         """A picture of one world, (height, width, 3); one pixel per cell is enough, films enlarge it."""
