@@ -51,7 +51,7 @@ def _groups(name: str, env: Any) -> tuple[tuple[Group, ...], list[PettingZooAgen
         shape = (inputs.shape, inputs.dtype, actions, inputs.masked or agent in masks)
         alike.setdefault(shape, []).append(PettingZooAgent(agent, inputs, int(space.start)))
     state = _state_of(env)
-    shown = {} if state is None else {"state_shape": state.shape, "state_dtype": state.dtype}
+    shown: dict[str, Any] = {} if state is None else {"state_shape": state.shape, "state_dtype": state.dtype}
     groups = tuple(
         Group(_common_name(agents), len(agents), shape, dtype, actions, masked=masked, **shown)
         for (shape, dtype, actions, masked), agents in alike.items()
