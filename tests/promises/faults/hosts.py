@@ -13,6 +13,7 @@ from pathlib import Path
 HOSTS = 3
 NETWORK = "10.213.77"
 PORT = 6379
+START_LIMIT_S = 300.0
 RAY = str(Path(sys.executable).parent / "ray")
 AGAIN = 'while true; do "$@"; sleep 1; done'
 """A node that was cut off ends when it is heard of again, so whoever keeps a node up starts it again."""
@@ -74,12 +75,17 @@ class Hosts:
     def _start(self, folder: Path, cpus: int) -> None:
         head = ["--head", "--port", str(PORT), "--num-cpus", "0", "--temp-dir", str(folder / "ray")]
         self._ray(0, head)
-        deadline = time.monotonic() + 120
-        while b"--address" not in (folder / "ray.log").read_bytes():
-            assert time.monotonic() < deadline, (folder / "ray.log").read_text()
-            time.sleep(0.5)
+        self._wait_for_nodes(folder / "ray.log", 1)
         for host in range(1, HOSTS):
             self._ray(host, ["--address", f"{self.address(0)}:{PORT}", "--num-cpus", str(cpus)])
+        self._wait_for_nodes(folder / "ray.log", HOSTS)
+
+    @staticmethod
+    def _wait_for_nodes(log: Path, count: int) -> None:
+        deadline = time.monotonic() + START_LIMIT_S
+        while log.read_text().count("Ray runtime started.") < count:
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.5)
 
     def _ray(self, host: int, words: Sequence[str]) -> None:
         store = ["--object-store-memory", str(128 << 20), "--include-dashboard", "false"] if "--head" in words else []

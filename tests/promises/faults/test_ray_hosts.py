@@ -64,7 +64,9 @@ class Session:
         assert self.rounds >= rounds, Path(self.log.name).read_text()
 
     def finish(self) -> dict[str, Any]:
-        assert self.process.wait(PATIENCE_S) == 0, Path(self.log.name).read_text()
+        code = self.process.wait(PATIENCE_S)
+        self.log.close()
+        assert code == 0, Path(self.log.name).read_text()
         return dict(remuda.Run(self.out).result)
 
 

@@ -21,8 +21,8 @@ FETCH_LIMIT_S = 10.0
 It may be gone: the node that held it died, or it was moved out of memory. `ray.get` without a limit could then wait
 for ever.
 """
-AGENT_AXIS = {"versions": 1, "metrics": 1}
-"""The axis of agents in an array of a fragment, where it is not the third."""
+AGENT_AXIS = {"versions": 1, "metrics": 1, "memory": 1, "state": None}
+"""The axis of agents in an array of a fragment, where it is not the third; None: all agents share it."""
 
 
 class RemoteRows(Mapping[int, NDArray[np.float32]]):
@@ -86,10 +86,11 @@ class RemoteFragments(Sequence[Fragment]):
 
 def _join_agents(pieces: Sequence[Fragment]) -> Fragment:
     """One fragment with the agents of all."""
+    axes = {field.name: AGENT_AXIS.get(field.name, 2) for field in fields(Fragment)}
     arrays: dict[str, Any] = {
-        field.name: np.concatenate([getattr(piece, field.name) for piece in pieces], AGENT_AXIS.get(field.name, 2))
-        for field in fields(Fragment)
-        if isinstance(getattr(pieces[0], field.name), np.ndarray)
+        name: np.concatenate([getattr(piece, name) for piece in pieces], axis)
+        for name, axis in axes.items()
+        if axis is not None and isinstance(getattr(pieces[0], name), np.ndarray)
     }
     names = pieces[0].extras
     extras = {name: np.concatenate([piece.extras[name] for piece in pieces], 2) for name in names}
