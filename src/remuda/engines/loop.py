@@ -135,6 +135,8 @@ class Loop:
     def _rewind(self) -> None:
         """Go back to the last checkpoint and play the rounds since then again; by round the result is the same."""
         version, published = self.trainers.rewind()
+        for delivery in self._arrived:
+            delivery.release()
         for kept in (self._arrived, self._learned, self._held, self._again, self._partial):
             kept.clear()
         self._pending.clear()
