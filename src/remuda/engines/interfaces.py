@@ -221,6 +221,7 @@ class Trainers(ABC):
     """Learns round by round. Version k of the weights has learned from rounds 1 to k."""
 
     remote_workers: Sequence[RemoteWorker] = ()
+    elsewhere: bool = False  # whether learners are on other machines, and their memory too
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan

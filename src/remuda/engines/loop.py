@@ -88,6 +88,7 @@ class Loop:
     dropped: int = 0  # episodes that arrived too late to be learned from
     _reported: int = 0  # the newest version that the listener knows of; only rounds after a rewind are below it
     _consistent: bool = False  # collectors and trainers have started, and no learner is in the middle of an update
+    _unfinished: dict[int, list[int]] = field(default_factory=dict)  # by rounds of a checkpoint: as in LoopState
     _saved_at: float = field(default_factory=time.monotonic)
     _out: int = 0  # training episodes being played
     _next: int = 0  # the next episode to hand out
@@ -113,7 +114,7 @@ class Loop:
             if isinstance(error, Stopped) or (self._consistent and not isinstance(error, StorageError)):
                 with suppress(LostRounds):  # then the last checkpoint stands
                     self._learn_complete_rounds()
-                    self.listener.save(self)
+                    self._save()
             raise
         finally:
             self.trainers.close()  # first: they may have to fetch from where collectors are
@@ -139,9 +140,10 @@ class Loop:
             delivery.release()
         for kept in (self._arrived, self._learned, self._held, self._again, self._partial):
             kept.clear()
-        self._pending.clear()
         self._handed_out.clear()
-        self._out, self._next, self.rounds = 0, self.plan.episodes_after(version), version
+        self._again.extend(self._unfinished.get(version, ()))  # free, rounds hold whatever came first
+        self._pending = set(self._again)
+        self._out, self._next, self.rounds = 0, self.plan.episodes_after(version) + len(self._again), version
         self.listener.rewound(self._reported)
         self._publish_update(published)
         if version > published.version:
@@ -164,7 +166,7 @@ class Loop:
         if not self.finished:
             self._evaluate(self._held[-1] if self._held else self.published)
             self.settled = self.rounds
-            self.listener.save(self)
+            self._save()
 
     def _hand_out_a_round(self) -> None:
         """Publish version k - lag, then hand out round k."""
@@ -335,8 +337,12 @@ class Loop:
         self.settled = self.rounds
         if saving:
             self._learn_complete_rounds()
-            self.listener.save(self)
-            self._saved_at = time.monotonic()
+            self._save()
+
+    def _save(self) -> None:
+        self._unfinished[self.rounds] = sorted(self._pending)
+        self.listener.save(self)
+        self._saved_at = time.monotonic()
 
     def _is_overdue(self) -> bool:
         return time.monotonic() - self._saved_at >= self.plan.checkpoint_every_s
@@ -418,5 +424,6 @@ class Loop:
         self.published = published
         self._again.extend(state.unfinished)
         self._pending.update(self._again)
+        self._unfinished[self.rounds] = state.unfinished
         if self.trainers.version > published.version:
             self._held.append(Update(self.trainers.version, self.trainers.rows()))

@@ -66,12 +66,13 @@ class RayTrainers(Trainers):
         self._collectors, self._last_state = collectors, context.last_state
         self._worker_pool = context.worker_pool  # says things; it gets its voice after the engine is built
         self._session_objects = session.pack(plan.names())
+        self.elsewhere = plan.address is not None
         self._by_round = plan.deterministic or not find_engine(plan.engine).free
         self._ray: Any = require_ray()
         self._pool = LearnerPool(Limits.of(plan), self, self._say, collectors.make_room)
         self._learning = [index for index, part in enumerate(self.parts) if part.learns]
         self._rows: Rows = self._inspect_learners(None)
-        self._first = SavedLearners()  # what the learners start with
+        self._first: SavedLearners | None = SavedLearners()  # what the learners start with, until it is on disk
         self._pieces: dict[int, list[RoundPiece]] = {}  # by round, not learned by all yet
         self._kept: dict[int, list[list[PieceReference]]] = {}  # by round, by learner
         self._kept_bytes: dict[int, int] = {}  # by round
@@ -110,7 +111,7 @@ class RayTrainers(Trainers):
 
     def start(self) -> None:
         """Place the learner actors, and send them their state if there is one."""
-        self._started = True
+        self._started, first = True, self._first or SavedLearners()
         cluster = self._collectors.cluster
         agents = sum(self.parts[index].agents for index in self._learning)
         self.slices = split(self.parts, cluster.learner_count(), self.costs)
@@ -133,7 +134,8 @@ class RayTrainers(Trainers):
         self._counted = self._saved = self.version
         self._pool.start(cluster, jobs)
         for handle in self._pool.handles:
-            self._restore(handle, self._first.rounds, self._first.state)
+            self._restore(handle, first.rounds, first.state)
+        self._first = first if self.version == 0 else None  # a run that goes on has a checkpoint
         self._say(f"ray: {self._places()}")
         if agents == 1:
             self._say(
@@ -285,7 +287,11 @@ class RayTrainers(Trainers):
     def _checkpoint(self) -> SavedLearners:
         """The newest checkpoint, or what the learners started with."""
         saved = self._last_state()
-        return saved if saved.state and saved.rounds >= self._first.rounds else self._first
+        if saved.state:
+            return saved
+        if self._first is None:
+            raise WorkerError("a learner was lost, and there is no intact checkpoint to go on from")
+        return self._first
 
     def _look(self) -> None:
         """Handle what learners returned, without waiting; called while the loop waits for collectors."""
@@ -368,6 +374,8 @@ class RayTrainers(Trainers):
         """Have all learners keep a copy of their state; before the start it is what they will start with."""
         if not self._started:
             return self._first_state()
+        if self._saved > 0:
+            self._first = None
         for number in [number for number in self._kept if number <= self._saved]:
             del self._kept[number], self._kept_bytes[number]  # the state after them is on disk by now
         self._saved = self.version
@@ -387,7 +395,7 @@ class RayTrainers(Trainers):
                     self._look()
 
     def _first_state(self) -> Mapping[str, NDArray[Any]]:
-        if self._first.state:
+        if self._first and self._first.state:
             return self._first.state
         return {
             f"{index}/{name}": array
