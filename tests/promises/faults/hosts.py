@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -44,6 +46,7 @@ class Hosts:
         self.processes: list[subprocess.Popen[bytes]] = []
         self._log = (folder / "ray.log").open("wb")
         self._switch = f"{self._mark}s"
+        self._folder = tempfile.mkdtemp(prefix="ray-")  # of a short name: the paths of sockets have 107 bytes at most
         # Every node and the driver need the same token, as on real machines; Ray refuses whoever has another one.
         self._token = folder / "token"
         self._token.touch(mode=0o600)
@@ -73,7 +76,7 @@ class Hosts:
             ip("-n", name, "link", "set", "eth0", "up")
 
     def _start(self, folder: Path, cpus: int) -> None:
-        head = ["--head", "--port", str(PORT), "--num-cpus", "0", "--temp-dir", str(folder / "ray")]
+        head = ["--head", "--port", str(PORT), "--num-cpus", "0", "--temp-dir", self._folder]
         self._ray(0, head)
         self._wait_for_nodes(folder / "ray.log", 1)
         for host in range(1, HOSTS):
@@ -125,4 +128,5 @@ class Hosts:
             process.wait()
         for name in (*self.names, self._switch):
             subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
+        shutil.rmtree(self._folder, ignore_errors=True)
         self._log.close()
