@@ -1,4 +1,4 @@
-"""Ray actors: memory and processor time until the first round, with one player per actor and with eight threads each."""
+"""Ray actors: memory and processor time until the first round, with one player per actor and with threads."""
 
 from __future__ import annotations
 
