@@ -112,11 +112,12 @@ def engines_and_checks(checks: tuple[tuple[str, Check], ...], kinds: dict[str, A
         pytest.param(
             engine,
             check,
-            marks=[pytest.mark.slow] if engine.startswith("ray") and promise not in ON_RAY else [],
+            marks=[pytest.mark.slow] if engine.startswith("ray") and (promise not in ON_RAY or elsewhere) else [],
             id=f"{engine}: {promise}",
         )
         for engine in kinds
         for promise, check in checks
+        for elsewhere in [engine == RAY_LEARNERS and kinds is COLLECTORS]
     ]
 
 

@@ -187,7 +187,7 @@ class LearnerActor:
                 found.append([slice_worlds(fragment, slice(*piece.worlds)) for fragment in own])
             except ray.exceptions.RayError as error:
                 lost += piece.episodes
-                reason = first_line(error)
+                reason = first_line(error).partition(". ")[0]  # Ray goes on for a paragraph
         return found, lost, reason
 
     def _report(self, number: int, **facts: Any) -> RoundReport:
