@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 import remuda
-from remuda.cli.words import Json, Words, given, refuse_arguments, settings_from
+from remuda.cli.words import Json, Trust, Words, given, refuse_arguments, settings_from
 from remuda.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ def train(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="the run directory; must not exist")] = None,
     config: Annotated[Path | None, typer.Option(help="YAML file of settings; flags and words override it")] = None,
+    trust: Trust = False,
     as_json: Json = False,
 ) -> None:
     """Train a herd.
@@ -54,7 +55,8 @@ def train(
     from remuda.core.yamlfile import read_yaml
 
     settings = {**(read_yaml(config) if config else {}), **flags, **settings_from(words)}
-    conclude(remuda.train(**refuse_arguments(remuda.train, settings, "game", "out", "callbacks")), as_json)
+    settings = refuse_arguments(remuda.train, settings, "game", "out", "callbacks")
+    conclude(remuda.train(trust=trust, **settings), as_json)
 
 
 def resume(
@@ -63,6 +65,7 @@ def resume(
     engine: Annotated[str | None, typer.Option(help="continue with another engine")] = None,
     n_workers: Annotated[int | None, typer.Option(help="continue with more or fewer workers", min=1)] = None,
     total_episodes: Annotated[int | None, typer.Option(help="train for so many episodes in all", min=1)] = None,
+    trust: Trust = False,
     as_json: Json = False,
 ) -> None:
     """Continue a run or a search as if it had never stopped; with --total-episodes also a finished run."""
@@ -73,10 +76,10 @@ def resume(
         from remuda.cli.studies import resume_search
 
         if flags:
-            raise ConfigError(f"{run} is a search: resume takes no flags for it but --json")
-        resume_search(run, as_json)
+            raise ConfigError(f"{run} is a search: resume takes no flags for it but --json and --trust")
+        resume_search(run, as_json, trust)
         return
-    conclude(remuda.resume(run, **flags), as_json)
+    conclude(remuda.resume(run, trust=trust, **flags), as_json)
 
 
 def conclude(run: Run, as_json: bool) -> None:

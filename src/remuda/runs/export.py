@@ -83,7 +83,12 @@ class ExportedAgent:
 
 
 def export(
-    run: RunDirectory | Path | str, agent: int = 0, out: Path | str = "agent", checkpoint: str | None = None
+    run: RunDirectory | Path | str,
+    agent: int = 0,
+    out: Path | str = "agent",
+    checkpoint: str | None = None,
+    *,
+    trust: bool = False,
 ) -> list[Path]:
     """Write a trained agent into a directory that must not exist yet; returns the files.
 
@@ -95,7 +100,7 @@ def export(
         raise ConfigError(f"export needs {' and '.join(missing)}: pip install 'remuda-rl[export]'")
     if folder.exists():
         raise ConfigError(f"out={folder} exists already: give a directory that does not")
-    taken = take_out(RunDirectory.of(run), agent, checkpoint)
+    taken = take_out(RunDirectory.of(run, trust=trust), agent, checkpoint)
     weights = {name: tensor.clone() for name, tensor in taken.module.state_dict().items()}
     contents = {WEIGHTS: save(weights), NETWORK: source(taken).encode(), ONNX: as_onnx(taken)}
     try:
