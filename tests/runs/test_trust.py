@@ -227,6 +227,8 @@ def test_a_run_resumed_with_trust_is_ones_own_from_then_on(run: Path, stranger: 
         ({"game": "session:Walk-18f-1", "address": "ray://host:6379", "warm_start": "runs/a"}, []),
         ({"game": "own.module:ENTRY", "callbacks": ["wandb", "mine:Log"]}, ["mine:Log", "own.module:ENTRY"]),
         ({"game": "treasurehunt", "learner_options": {"own:Learner": {}}}, ["own:Learner"]),
+        ({"settings": {"game": ["gymnasium:CartPole-v1", "gymnasium:own:Env-v0"]}}, ["gymnasium:own:Env-v0"]),
+        ({"settings": {"game": "gymnasium:A-v0", "env_id": "own:B-v0", "lr": "1:0.1"}}, ["own:B-v0"]),
     ],
 )
 def test_names_of_code_are_found_wherever_they_stand(settings: dict[str, Any], names: list[str]) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
+import re
 import secrets  # a key that nobody can guess: the one thing that must not derive from a seed
 import stat
 from collections.abc import Iterator, Mapping
@@ -22,14 +23,18 @@ from typing import Any
 from remuda.adapters.inbound.factories import LIBRARIES
 from remuda.core.code_names import is_code_name
 from remuda.core.errors import ConfigError
+from remuda.core.yamlfile import read_yaml
 from remuda.learners.registry import FROZEN
 from remuda.runs.storage import storage_errors
 
 SIGNATURE = ".signature"
 """In a run directory: signatures of its settings, the newest first."""
 ENTRY_POINTS = ("remuda.games", "remuda.learners", "remuda.callbacks")
+SCHEDULE = re.compile(r"[-+.\deE]+(:[-+.\deE]+)+")
+"""A value that changes over the run, e.g. 1:0.1:0.5, is no name."""
 KEY_BYTES = 32
 MOST_SIGNATURE_BYTES = 4096
+Place = tuple[Any, ...]
 
 
 class NoKeyError(Exception):
@@ -75,39 +80,48 @@ def sign(folder: Path, settings: Mapping[str, Any]) -> None:
         draft.replace(folder / SIGNATURE)
 
 
+def sign_runs(folder: Path) -> None:
+    """Sign every run below a directory of many runs that the user trusts."""
+    for config in sorted(folder.rglob("config.yaml")):
+        sign(config.parent, read_yaml(config))
+
+
 def names_of_code(settings: Mapping[str, Any]) -> list[str]:
     """Texts among the settings that could make us import something that is neither shipped nor installed.
 
     Every text counts that has the form of such a name, whatever setting it belongs to: a new option cannot be missed.
     """
-    game = settings.get("game")
-    of_library = isinstance(game, str) and game.partition(":")[0] in LIBRARIES
-    found = [text for name, value in settings.items() for text in _texts(value) if _counts(name, text, of_library)]
-    found += [name for name in settings if is_code_name(name)]
-    return sorted({*found} - _installed()) if found else []
+    texts = list(_texts(settings))
+    any_library = any(_is_library_game(place, text) for place, text in texts)
+    found = {text for place, text in texts if _counts(place, text, any_library)}
+    return sorted(found - _installed()) if found else []
 
 
-def _counts(setting: str, text: str, of_library: bool) -> bool:
-    if setting == "game" and of_library:
+def _counts(place: Place, text: str, any_library: bool) -> bool:
+    if _is_library_game(place, text):
         return ":" in text.partition(":")[2]  # gymnasium imports `module` for the id `module:Env-v0`
-    if setting == "options" and of_library:
-        return ":" in text  # so do environments that wrap others
-    if setting in ("learner", "learners") and text.startswith(f"{FROZEN}:"):
+    if text.startswith(f"{FROZEN}:") and ("learners" in place or place[-1:] == ("learner",)):
         return False  # the settings of that run are checked when it is opened
+    if any_library and ":" in text:  # an environment that wraps others takes such ids too
+        return not SCHEDULE.fullmatch(text)
     return is_code_name(text)
 
 
-def _texts(value: Any) -> Iterator[str]:
-    """Every text in a value, keys included."""
+def _is_library_game(place: Place, text: str) -> bool:
+    return place[-1:] == ("game",) and text.partition(":")[0] in LIBRARIES
+
+
+def _texts(value: Any, place: Place = ()) -> Iterator[tuple[Place, str]]:
+    """Every text in a value, keys included, and the keys that lead to it."""
     if isinstance(value, str):
-        yield value
+        yield place, value
     elif isinstance(value, Mapping):
         for key, own in value.items():
-            yield from _texts(key)
-            yield from _texts(own)
+            yield from _texts(key, place)
+            yield from _texts(own, (*place, key))
     elif isinstance(value, list | tuple):
         for own in value:
-            yield from _texts(own)
+            yield from _texts(own, place)
 
 
 def _installed() -> set[str]:
