@@ -60,6 +60,7 @@ PUBLIC = [
     "resume",
     "rng",
     "scene",
+    "study",
     "train",
     "watch",
 ]
