@@ -59,6 +59,7 @@ PUBLIC = [
     "resume",
     "rng",
     "scene",
+    "study",
     "train",
     "watch",
 ]

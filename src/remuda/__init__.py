@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from remuda.runs.run import Run, load
     from remuda.runs.training import resume, train
     from remuda.studies.compare.compare import compare
+    from remuda.studies.study import study
     from remuda.testing.game_conformance import Finding, check
 
 __version__ = "0.2.0"
@@ -61,6 +62,7 @@ __all__ = [
     "resume",
     "rng",
     "scene",
+    "study",
     "train",
     "watch",
 ]
@@ -81,6 +83,7 @@ _NAMES = {
     "remuda.runs.run": ("Run", "load"),
     "remuda.runs.training": ("resume", "train"),
     "remuda.studies.compare.compare": ("compare",),
+    "remuda.studies.study": ("study",),
     "remuda.testing.game_conformance": ("Finding", "check"),
 }
 _WHERE = {name: module for module, names in _NAMES.items() for name in names}
