@@ -30,6 +30,7 @@ from remuda.runs.callbacks.base import Row
 from remuda.runs.callbacks.tables import Table, read_table
 from remuda.runs.settings import complete, spec_of
 from remuda.runs.trust import check_trust
+from remuda.runs.zoo import FOLDER, is_zoo_name, zoo_path
 
 CONFIG = "config.yaml"
 RESULT = "result.json"
@@ -39,7 +40,7 @@ class RunDirectory:
     """What training wrote into a run directory."""
 
     def __init__(self, path: Path | str, game: AnyGame | None = None, trust: bool = False) -> None:
-        self.path = Path(path)
+        self.path = zoo_path(path) if is_zoo_name(path) else Path(path)
         self.trust = trust  # whether names of code in it are followed, whoever made it
         if not _is_file(self.path / CONFIG):
             raise RunError(f"{self.path} is not a run: it has no {CONFIG}")
@@ -48,6 +49,11 @@ class RunDirectory:
             raise RunError(f"{odd} is a link, a pipe or a device, and runs have none: put a file or directory there")
         if game is not None:
             self._give_game(game)
+
+    @property
+    def shipped(self) -> bool:
+        """Whether it is an agent of the zoo, into which nothing is written."""
+        return self.path.is_relative_to(FOLDER)
 
     @classmethod
     def of(cls, run: RunDirectory | Path | AnyGame, game: AnyGame | None = None, trust: bool = False) -> Self:

@@ -23,8 +23,9 @@ from torch import nn
 
 from remuda.core import rng
 from remuda.core.errors import ConfigError, RunError, StorageError
-from remuda.core.game import Group
+from remuda.core.game import Group, check_options
 from remuda.core.policy import Policy
+from remuda.games.registry import find_game
 from remuda.learners.iqn.policy import IQNPolicy
 from remuda.learners.ppo.policy import PPOPolicy
 from remuda.runs import export_modules as plain
@@ -93,16 +94,20 @@ def export(
     """Write a trained agent into a directory that must not exist yet; returns the files.
 
     They are its weights, a readable torch module and, if the extra `export` is installed, ONNX; none of them needs
-    remuda.
+    remuda. A game may add what the network needs around it, such as the memory of a defender of cage2.
     """
     folder = Path(out)
     if folder.exists():
         raise ConfigError(f"out={folder} exists already: give a directory that does not")
-    taken = take_out(RunDirectory.of(run, trust=trust), agent, checkpoint)
+    opened = RunDirectory.of(run, trust=trust)
+    taken = take_out(opened, agent, checkpoint)
     weights = {name: tensor.clone() for name, tensor in taken.module.state_dict().items()}
     contents = {WEIGHTS: save(weights), NETWORK: source(taken).encode()}
     if onnx_available():
         contents[ONNX] = as_onnx(taken)
+    entry = find_game(opened.plan.game)
+    files = entry.exported_files(check_options(entry, opened.plan.options))
+    contents |= {name: text.encode() for name, text in files.items()}
     try:
         folder.mkdir(parents=True)
         for name, content in contents.items():
@@ -164,7 +169,11 @@ def _iqn(policy: IQNPolicy, about: dict[str, Any]) -> ExportedAgent:
 
 def _ppo(policy: PPOPolicy, about: dict[str, Any]) -> ExportedAgent:
     options = policy.network.options
-    arguments = _shape(policy, policy.network.scale) | {"layers": options.layers, "activation": options.activation}
+    arguments = _shape(policy, policy.network.scale) | {
+        "layers": options.layers,
+        "activation": options.activation,
+        "critic": options.critic == "obs",
+    }
     return ExportedAgent(
         module=_filled(plain.PPOAgent(**arguments), policy),
         arguments=arguments,
@@ -187,10 +196,10 @@ def _shape(policy: Policy, scale: float) -> dict[str, Any]:
 
 
 def _filled(module: nn.Module, policy: Policy) -> nn.Module:
-    """The module with the policy's weights, without the noise of noisy layers."""
+    """The module with the policy's weights."""
     (weights,) = policy.weights()
-    named = {n: torch.from_numpy(a) for n, a in weights.items() if not n.endswith((".weight_sigma", ".bias_sigma"))}
-    module.load_state_dict({**module.state_dict(), **named})
+    own = module.state_dict()  # without the noise, and without a critic that sees more than the agent
+    module.load_state_dict({**own, **{n: torch.from_numpy(a) for n, a in weights.items() if n in own}})
     return module.eval()
 
 
