@@ -23,10 +23,10 @@ from remuda.core.errors import GameError, LearnerError, RemudaError, Stopped, St
 from remuda.core.failures import SkippedUpdates, TaskFailure
 from remuda.core.fragment import Purpose
 from remuda.core.plan import Plan
-from remuda.core.summary import EpisodeSummary
 from remuda.engines import loop as loop_module
 from remuda.engines.interfaces import Delivery, LostRounds, Rows, Update
 from remuda.engines.loop import MAX_ROUNDS_AHEAD, Loop, LoopState
+from remuda.engines.summary import EpisodeSummary
 from remuda.runs.failure_log import MAX_ATTEMPTS, MIN_FAILURES, FailureLog
 from remuda.testing.fakes import Call, FakeCollectors, FakeTrainers, PlayedEpisode
 

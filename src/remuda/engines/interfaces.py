@@ -24,8 +24,8 @@ from remuda.core.plan import Plan
 from remuda.core.policy import UNVERSIONED
 from remuda.core.rounds import RoundCounter
 from remuda.core.saved_state import SavedState
-from remuda.core.summary import EpisodeSummary
 from remuda.core.task import InvalidSample, Task
+from remuda.engines.summary import EpisodeSummary
 from remuda.transport.slots import SlotToken
 
 Rows = Mapping[int, NDArray[np.float32]]

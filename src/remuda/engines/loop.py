@@ -24,7 +24,6 @@ from remuda.core.errors import Stopped, StorageError
 from remuda.core.fragment import Purpose
 from remuda.core.plan import Plan
 from remuda.core.saved_state import SavedState
-from remuda.core.summary import EpisodeSummary
 from remuda.core.task import Task
 from remuda.engines.interfaces import (
     Collectors,
@@ -35,6 +34,7 @@ from remuda.engines.interfaces import (
     Trainers,
     Update,
 )
+from remuda.engines.summary import EpisodeSummary
 
 RECV_TIMEOUT_S = 3600.0
 MAX_ROUNDS_AHEAD = 4

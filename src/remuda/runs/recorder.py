@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from remuda.core.saved_state import SavedState
-from remuda.core.summary import EpisodeSummary
 from remuda.core.timeline import span
 from remuda.engines.context import EngineContext
 from remuda.engines.interfaces import LostRounds, Rows, StateSlices, TimeSpent, Update
 from remuda.engines.loop import Loop
+from remuda.engines.summary import EpisodeSummary
 from remuda.learners.herd import bind_policy, weights_sha256
 from remuda.learners.registry import LEARNERS
 from remuda.runs import checkpoint

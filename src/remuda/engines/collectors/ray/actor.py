@@ -18,13 +18,13 @@ from remuda.core.failures import TaskFailure
 from remuda.core.fragment import Fragment, copy_fragment, slice_agents
 from remuda.core.game import GameSpec
 from remuda.core.plan import Plan
-from remuda.core.summary import EpisodeSummary
 from remuda.core.task import InvalidSample, Task
 from remuda.core.threads import one_thread_each
 from remuda.engines.collectors.inline import InlineCollectors
 from remuda.engines.collectors.ray.cluster import require_ray
 from remuda.engines.collectors.ray.remote import Cut
 from remuda.engines.collectors.warm_up import warm_up_rollouts
+from remuda.engines.summary import EpisodeSummary
 from remuda.games.registry import find_game
 from remuda.learners.herd import Part, bind_policy
 from remuda.rollout.config import RolloutConfig
