@@ -47,6 +47,7 @@ PUBLIC = [
     "RemudaError",
     "Run",
     "__version__",
+    "cage2_leaderboard",
     "check",
     "compare",
     "evaluate",

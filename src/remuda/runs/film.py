@@ -64,16 +64,17 @@ def watch(
 ) -> Path | None:
     """Write an evaluation episode of a trained herd as a GIF and return its path; a notebook shows it.
 
-    `gif` is the file to write, by default watch.gif in the run directory. `checkpoint` is the name of one, or "best";
-    the default is the newest. With `terminal` the episode is played in this terminal instead, a turn every `delay_s`
-    seconds.
+    `gif` is the file to write, by default watch.gif in the run directory (of a zoo agent: here). `checkpoint` is
+    the name of one, or "best"; the default is the newest. With `terminal` the episode is played in this terminal
+    instead, a turn every `delay_s` seconds.
     """
     opened = RunDirectory.of(run)
     games = play(opened, trained_bindings(opened, checkpoint), episode)
     if terminal:
         _show_in_terminal(games, delay_s)
         return None
-    target = opened.path / "watch.gif" if gif is None else Path(gif)
+    folder = Path() if opened.shipped else opened.path
+    target = folder / "watch.gif" if gif is None else Path(gif)
     make_film(target, games)
     show_picture(target)
     return target
