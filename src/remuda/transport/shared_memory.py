@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import mmap
 import os
-import secrets
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from multiprocessing import reduction
@@ -89,8 +89,9 @@ def _nameless_memory() -> int:
         return os.memfd_create("remuda", os.MFD_CLOEXEC)
     import _posixshmem  # what multiprocessing.shared_memory is made of; that one keeps the name
 
-    # The name exists between these two calls only. macOS allows 31 characters.
-    name = f"/remuda-{secrets.token_hex(8)}"
+    # The name exists between these two calls only; O_EXCL raises if another process has the same. macOS allows 31
+    # characters.
+    name = f"/remuda-{os.getpid()}-{time.monotonic_ns() % 10**12}"
     fd: int = _posixshmem.shm_open(name, os.O_CREAT | os.O_EXCL | os.O_RDWR, mode=0o600)
     _posixshmem.shm_unlink(name)
     return fd
