@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from remuda.core.options import Options
     from remuda.core.policy import Policy, PolicyInput, PolicyOutput
     from remuda.games import grid
+    from remuda.learners.schedule import PerAgent
+    from remuda.learners.single_agent.off_policy import OffPolicyLearner, ReplayBatch
+    from remuda.learners.single_agent.on_policy import OnPolicyLearner, RolloutBatch
+    from remuda.learners.single_agent.options import OffPolicyOptions, OnPolicyOptions
     from remuda.runs.callbacks.base import Callback
     from remuda.runs.evaluation import evaluate
     from remuda.runs.export import export
@@ -41,12 +45,19 @@ __all__ = [
     "Group",
     "Learner",
     "LearnerContext",
+    "OffPolicyLearner",
+    "OffPolicyOptions",
+    "OnPolicyLearner",
+    "OnPolicyOptions",
     "Options",
+    "PerAgent",
     "Policy",
     "PolicyInput",
     "PolicyOutput",
     "Recording",
     "RemudaError",
+    "ReplayBatch",
+    "RolloutBatch",
     "Run",
     "__version__",
     "check",
@@ -72,6 +83,10 @@ _NAMES = {
     "remuda.core.learner": ("Learner", "LearnerContext"),
     "remuda.core.options": ("Options",),
     "remuda.core.policy": ("Policy", "PolicyInput", "PolicyOutput"),
+    "remuda.learners.schedule": ("PerAgent",),
+    "remuda.learners.single_agent.off_policy": ("OffPolicyLearner", "ReplayBatch"),
+    "remuda.learners.single_agent.on_policy": ("OnPolicyLearner", "RolloutBatch"),
+    "remuda.learners.single_agent.options": ("OffPolicyOptions", "OnPolicyOptions"),
     "remuda.runs.callbacks.base": ("Callback",),
     "remuda.runs.evaluation": ("evaluate",),
     "remuda.runs.export": ("export",),

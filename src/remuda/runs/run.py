@@ -17,12 +17,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def load(path: Path | str, game: AnyGame | None = None) -> Run:
+def load(path: Path | str, game: AnyGame | None = None, learner: Any = None) -> Run:
     """Open a run directory.
 
-    `game` gives a game again that was defined in another Python session: a notebook cell, a lambda.
+    `game` gives a game again that was defined in another Python session: a notebook cell, a lambda. `learner` does the
+    same for a learner's class, or a list of them.
     """
-    return Run(path, game)
+    return Run(path, game, learner)
 
 
 class Run(RunDirectory):
