@@ -65,6 +65,7 @@ PUBLIC = [
     "record",
     "resume",
     "rng",
+    "scene",
     "train",
     "watch",
 ]

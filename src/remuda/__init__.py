@@ -12,7 +12,7 @@ from remuda.core.errors import RemudaError
 
 if TYPE_CHECKING:
     from remuda.adapters.outbound.pettingzoo import parallel_env
-    from remuda.core import rng
+    from remuda.core import rng, scene
     from remuda.core.fragment import Fragment
     from remuda.core.game import Game, GameEntry, GameSpec, Group
     from remuda.core.kernels import kernel
@@ -71,10 +71,11 @@ __all__ = [
     "record",
     "resume",
     "rng",
+    "scene",
     "train",
     "watch",
 ]
-_MODULES = {"grid": "remuda.games.grid", "rng": "remuda.core.rng"}
+_MODULES = {"grid": "remuda.games.grid", "rng": "remuda.core.rng", "scene": "remuda.core.scene"}
 _NAMES = {
     "remuda.adapters.outbound.pettingzoo": ("parallel_env",),
     "remuda.core.fragment": ("Fragment",),

@@ -21,6 +21,7 @@ from remuda.core.errors import ConfigError, GameError
 if TYPE_CHECKING:
     from remuda.core.policy import Policy
     from remuda.core.rng import Keys
+    from remuda.core.scene import Scene
 
 
 @dataclass(frozen=True)
@@ -140,6 +141,10 @@ class Game(ABC):
     def mask(self, group: int, first: int, last: int, out: NDArray[np.bool_]) -> None:
         """Write which actions are allowed into `out` (worlds, last-first, actions)."""
         raise NotImplementedError(f"{self.spec.name} declares a masked group but has no mask()")
+
+    def scene(self, world: int) -> Scene | None:
+        """What there is to see in one world; films and the board draw it. None: they use `render`."""
+        return None
 
     def render(self, world: int) -> NDArray[np.uint8]:
         """A picture of one world, (height, width, 3); one pixel per cell is enough, films enlarge it."""

@@ -65,6 +65,7 @@ def _named(name: str) -> GameEntry:
         assert isinstance(entry, GameEntry)
         return entry
     if name not in installed_games():
+        _hint_at_entry(name)
         raise UnknownName("game", name, [*SHIPPED, *installed_games()])
     try:
         return _as_entry(name, installed_games()[name].load())
@@ -76,6 +77,21 @@ def _named(name: str) -> GameEntry:
 def installed_games() -> dict[str, EntryPoint]:
     """Games of installed packages, by the names of their entry points."""
     return {point.name: point for point in entry_points(group=ENTRY_POINTS)}
+
+
+def _hint_at_entry(name: str) -> None:
+    """Raise if `name` is a Python file or module without the entry in it."""
+    path = Path(name)
+    try:
+        is_module = path.suffix == ".py" or Path(f"{name.replace('.', '/')}.py").is_file()
+    except (OSError, ValueError):  # no file can have this name
+        return
+    if is_module:
+        module = ".".join(path.with_suffix("").parts) if path.suffix == ".py" else name
+        raise ConfigError(
+            f"game {name!r} is a module: name the game in it too, {module}:NAME, where NAME is its GameEntry, "
+            "environment class or factory"
+        )
 
 
 def game_name(game: AnyGame) -> str:

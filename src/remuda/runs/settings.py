@@ -26,6 +26,22 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 
+PEER_NAMES: dict[str, tuple[str, ...]] = {
+    "actor_lr": ("lr",), "algo": ("learner",), "algorithm": ("learner",), "buffer_size": ("replay_size",),
+    "clip_coef": ("clip",), "clip_param": ("clip",), "clip_range": ("clip",), "ent_coef": ("entropy",),
+    "entropy_coef": ("entropy",), "entropy_coeff": ("entropy",), "env": ("game",), "env_id": ("game",),
+    "eps": ("epsilon",), "exploration": ("epsilon",), "hidden_size": ("layers", "layer"),
+    "hidden_sizes": ("layers", "layer"), "lambda": ("gae_lambda",), "lambda_": ("gae_lambda",),
+    "learning_rate": ("lr",), "max_grad_norm": ("grad_clip", "clip"), "memory_size": ("replay_size",),
+    "n_envs": ("worlds",), "n_epochs": ("passes",), "n_frames": ("frames",), "n_timesteps": ("total_episodes",),
+    "net_arch": ("layers", "layer"), "num_agents": ("agents",), "num_env_runners": ("n_workers",),
+    "num_envs": ("worlds",), "num_epochs": ("passes",), "num_minibatches": ("minibatches",),
+    "num_sgd_iter": ("passes",), "num_workers": ("n_workers",), "ppo_epochs": ("passes",),
+    "replay_buffer_size": ("replay_size",), "total_timesteps": ("total_episodes",), "train_freq": ("train_interval",),
+    "update_epochs": ("passes",), "vf_coef": ("value_weight",), "vf_loss_coeff": ("value_weight",),
+}  # fmt: skip
+"""Names that other libraries have for settings, and ours: an error names the one that this game and learner have."""
+
 
 def make_plan(settings: Mapping[str, Any]) -> Plan:
     """A complete plan. A name is looked up in the plan, then in the game, then in the learners.
@@ -163,7 +179,11 @@ def _route(name: str, value: Any, plan: dict[str, Any], game: type[Options], use
     else:
         takers = [learner for learner in used if name in find_learner(learner).options_type().model_fields]
         if not takers:
-            raise UnknownName("setting", name, _all_names(game, used))
+            names = _all_names(game, used)
+            for ours in PEER_NAMES.get(name, ()):
+                if ours in names:
+                    raise ConfigError(f"unknown setting {name!r}: it is called {ours!r} here")
+            raise UnknownName("setting", name, names)
         for learner in takers:
             plan["learner_options"].setdefault(learner, {})[name] = value
 

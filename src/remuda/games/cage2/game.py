@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from remuda.core.game import Game, GameSpec, Group, option_per_world
 from remuda.core.kernels import kernel
 from remuda.core.rng import Keys, below, fold, uniform
+from remuda.core.scene import Scene
 from remuda.games.cage2.network import (
     DETECTED,
     FIRST_DECOY,
@@ -39,6 +40,7 @@ from remuda.games.cage2.red import (
     record_choice,
     reset_red,
 )
+from remuda.games.cage2.scene import draw_scene
 from remuda.games.cage2.simulator import Draws, TurnActions, transition
 from remuda.games.cage2.state import EXPLOIT, IMPACT, NONE, STATE, SUCCEEDED, decode, start
 from remuda.games.cage2.workflow import (
@@ -149,6 +151,10 @@ class Cage2(Game):
     def end(self) -> None:
         """Play the step; truncate after the last."""
         _step(self.state, self.red_state, self.fix_counts, self.episode, self.rules)
+
+    def scene(self, world: int) -> Scene:
+        """The network: fill shows the truth, frame what blue believes, marks what happened."""
+        return draw_scene(self.state[world], self._caption(world))
 
     def render(self, world: int) -> NDArray[np.uint8]:
         """The network as a picture: fill shows the truth, frame what blue believes, the mark what blue saw happen."""
