@@ -10,7 +10,6 @@ from typing import Any
 
 from pydantic import Field
 from torch import Tensor, nn
-from torch.distributions import Categorical
 
 import remuda
 
@@ -51,8 +50,9 @@ class A2C(remuda.OnPolicyLearner):
     def loss(net: nn.Module, batch: remuda.RolloutBatch, options: Any) -> tuple[Tensor, dict[str, Tensor]]:
         """Policy gradient, critic and entropy; the entropy is reported, too."""
         logits, values = net(batch.obs)
-        policy = Categorical(logits=logits.masked_fill(~batch.mask, -1e9), validate_args=False)
-        gradient = -(policy.log_prob(batch.actions) * batch.advantages).mean()
+        log_probs = logits.masked_fill(~batch.mask, -1e9).log_softmax(dim=1)
+        chosen = log_probs.gather(1, batch.actions.unsqueeze(1)).squeeze(1)
+        gradient = -(chosen * batch.advantages).mean()
         critic = (values - batch.returns).square().mean()
-        entropy = policy.entropy().mean()
+        entropy = -(log_probs.exp() * log_probs).sum(dim=1).mean()
         return gradient + options.value_weight * critic - options.entropy * entropy, {"entropy": entropy}

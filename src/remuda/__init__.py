@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from remuda.runs.run import Run, load
     from remuda.runs.training import resume, train
     from remuda.studies.compare.compare import compare
-    from remuda.testing.game_conformance import Finding, check
+    from remuda.testing.check import check
+    from remuda.testing.finding import Finding
 
 __version__ = "0.2.0"
 __all__ = [
@@ -96,7 +97,8 @@ _NAMES = {
     "remuda.runs.run": ("Run", "load"),
     "remuda.runs.training": ("resume", "train"),
     "remuda.studies.compare.compare": ("compare",),
-    "remuda.testing.game_conformance": ("Finding", "check"),
+    "remuda.testing.check": ("check",),
+    "remuda.testing.finding": ("Finding",),
 }
 _WHERE = {name: module for module, names in _NAMES.items() for name in names}
 

@@ -70,9 +70,9 @@ class SingleAgentLearner(Learner):
         """The user's loss."""
 
     @property
-    def is_stacked(self) -> str:
-        """In one sentence: whether agents are computed together, and if not, why."""
-        return f"one by one: {self._gradients.reason}" if self._gradients.reason else "stacked by torch.func"
+    def stacking(self) -> str:
+        """Whether agents are computed together, and if not, why."""
+        return f"one by one ({self._gradients.reason})" if self._gradients.reason else "stacked by torch.func"
 
     def _gradient(self, rows: tuple[Tensor, ...], batch: Any, values: dict[str, Tensor]) -> Any:
         """Gradient, loss and metrics of one agent; `rows` are its weights and, where there is one, its target's."""
@@ -160,8 +160,13 @@ class SingleAgentLearner(Learner):
 
 
 def _schedules(options: Any, agent_numbers: NDArray[np.int64]) -> dict[str, Schedule]:
-    """The per-agent options, by name: those declared with the type `PerAgent`."""
-    names = [name for name, info in type(options).model_fields.items() if info.annotation == PerAgent]
+    """The per-agent options, by name: those declared with the type `PerAgent`, there or in a class above."""
+    declared = [own.model_fields for own in type(options).__mro__ if issubclass(own, Options)]
+    names = [
+        name
+        for name in type(options).model_fields
+        if any(name in fields and fields[name].annotation == PerAgent for fields in declared)
+    ]
     return {
         name: schedule(name, getattr(options, name), agent_numbers, high=1.0 if name in SHARES else math.inf)
         for name in names
