@@ -66,6 +66,7 @@ PUBLIC = [
     "resume",
     "rng",
     "scene",
+    "study",
     "train",
     "watch",
 ]

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from remuda.runs.run import Run, load
     from remuda.runs.training import resume, train
     from remuda.studies.compare.compare import compare
+    from remuda.studies.study import study
     from remuda.testing.check import check
     from remuda.testing.finding import Finding
 
@@ -73,6 +74,7 @@ __all__ = [
     "resume",
     "rng",
     "scene",
+    "study",
     "train",
     "watch",
 ]
@@ -97,6 +99,7 @@ _NAMES = {
     "remuda.runs.run": ("Run", "load"),
     "remuda.runs.training": ("resume", "train"),
     "remuda.studies.compare.compare": ("compare",),
+    "remuda.studies.study": ("study",),
     "remuda.testing.check": ("check",),
     "remuda.testing.finding": ("Finding",),
 }

@@ -24,6 +24,14 @@ PRESETS: dict[str, dict[str, Any]] = {
         "layers": [64, 64], "activation": "tanh", "passes": 6, "beta2": 0.99, "minibatches": 1, "lr": 0.002,
         "gamma": 0.99, "gae_lambda": 1.0, "clip": 0.2, "entropy": 0.01, "grad_clip": 1000.0,
     },
+    # One defender of CAGE 2 for all red agents, under the rules of the published leaderboard; see docs/cage2.md.
+    "cage2_record": {
+        "game": "cage2", "rules": "leaderboard", "red": ["b_line", "meander", "b_line", "meander", "sleep"],
+        "observation": "memory", "actions": "compact", "horizon": "terminal",
+        "learner": "ppo", "worlds": 500, "total_episodes": 150_000,
+        "layers": [128, 128], "activation": "relu", "passes": 3, "minibatches": 10, "lr": "0.001:0.00002",
+        "gamma": 0.99, "gae_lambda": 0.95, "clip": 0.2, "entropy": "0.02:0.001", "grad_clip": 0.5,
+    },
 }  # fmt: skip
 
 PEER_NAMES: dict[str, tuple[str, ...]] = {
