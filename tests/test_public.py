@@ -163,7 +163,7 @@ def test_every_error_is_one_of_ours() -> None:
     [
         (r"np\.random|numpy\.random|numpy import random", ("global_random_state.py",)),  # of simulators that use it
         (r"^\s*(import random\b|from random import)", ("global_random_state.py", "broken_games.py")),
-        (r"torch\.(manual_seed|seed|rand|randn|randint|randperm|bernoulli|normal|multinomial)\b", ("rng.py",)),
+        (r"torch\.(manual_seed|seed|rand|randn|randint|randperm|bernoulli|normal|multinomial)\b", ("rng.py", "broken_learners.py")),
         (r"\.(random_|uniform_|normal_|bernoulli_|exponential_)\(", ()),
         (r"\buuid\b|os\.urandom|\bsecrets\b", ()),
     ],

@@ -275,7 +275,7 @@ def _check_randomness(suite: LearnerSuite) -> str | None:
     if differing:
         return (
             f"with other seeds of the global generators the same data gave another {differing}: "
-            "use remuda.rng with keys of agent and update, not random, numpy.random or torch's generator"
+            "use remuda.rng with keys of agent and update, not the generators of Python, NumPy or torch"
         )
     return None
 
