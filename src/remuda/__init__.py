@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from remuda.runs.run import Run, load
     from remuda.runs.training import resume, train
     from remuda.studies.compare.compare import compare
+    from remuda.studies.leaderboard import cage2_leaderboard
     from remuda.studies.study import study
     from remuda.testing.check import check
     from remuda.testing.finding import Finding
@@ -62,6 +63,7 @@ __all__ = [
     "RolloutBatch",
     "Run",
     "__version__",
+    "cage2_leaderboard",
     "check",
     "compare",
     "evaluate",
@@ -99,6 +101,7 @@ _NAMES = {
     "remuda.runs.run": ("Run", "load"),
     "remuda.runs.training": ("resume", "train"),
     "remuda.studies.compare.compare": ("compare",),
+    "remuda.studies.leaderboard": ("cage2_leaderboard",),
     "remuda.studies.study": ("study",),
     "remuda.testing.check": ("check",),
     "remuda.testing.finding": ("Finding",),

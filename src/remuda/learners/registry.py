@@ -7,11 +7,11 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from remuda.core import session
-from remuda.core.errors import ConfigError, RemudaError, UnknownName
+from remuda.core.code_names import load_code
+from remuda.core.errors import ConfigError, UnknownName
 from remuda.core.learner import Learner
 from remuda.core.plan import Plan
 from remuda.core.policy import Policy, RandomPolicy
-from remuda.games.registry import user_module
 from remuda.learners.iqn.learner import IQN
 from remuda.learners.ppo.learner import PPO
 
@@ -48,13 +48,12 @@ def find_learner(name: str) -> type[Learner]:
 
 
 def _imported(name: str) -> Any:
-    module, _, attribute = name.partition(":")
+    if ":" in name:
+        return load_code(name, f"learner {name!r}")
     try:
-        return getattr(user_module(module), attribute) if attribute else installed_learners()[name].load()
-    except RemudaError:
-        raise
-    except (ImportError, AttributeError, ValueError, TypeError, SyntaxError) as error:
-        raise ConfigError(f"learner {name!r} cannot be imported: {error}") from error
+        return installed_learners()[name].load()
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"learner {name!r} of an installed package cannot be imported: {error}") from error
 
 
 def check_learner(found: Any, name: str) -> type[Learner]:

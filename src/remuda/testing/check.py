@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from remuda.adapters.inbound.factories import LIBRARIES
+from remuda.core import session
+from remuda.core.code_names import is_code_name, load_code
 from remuda.core.learner import Learner
-from remuda.games.registry import user_module
 from remuda.learners.registry import learner_names
 from remuda.testing.finding import Finding
 from remuda.testing.game_conformance import check_game
@@ -22,11 +24,9 @@ def check(target: Any, **options: Any) -> list[Finding]:
 
 def _is_learner(target: Any) -> bool:
     if isinstance(target, str):
-        module, colon, name = target.partition(":")
-        if not colon:
+        if ":" not in target:
             return target in learner_names()
-        try:
-            target = getattr(user_module(module), name)
-        except (ImportError, AttributeError, ValueError, TypeError):  # a library, or the suite for games will tell
+        if session.is_session_name(target) or not is_code_name(target) or target.partition(":")[0] in LIBRARIES:
             return False
+        target = load_code(target, f"{target!r}")
     return isinstance(target, type) and issubclass(target, Learner)
