@@ -47,6 +47,7 @@ PUBLIC = [
     "RemudaError",
     "Run",
     "__version__",
+    "cage2_leaderboard",
     "check",
     "compare",
     "evaluate",
@@ -59,6 +60,7 @@ PUBLIC = [
     "resume",
     "rng",
     "scene",
+    "study",
     "train",
     "watch",
 ]

@@ -29,6 +29,7 @@ from remuda.runs import checkpoint
 from remuda.runs.callbacks.base import Row
 from remuda.runs.callbacks.tables import Table, read_table
 from remuda.runs.settings import complete, spec_of
+from remuda.runs.zoo import FOLDER, is_zoo_name, zoo_path
 
 __all__ = ["CONFIG", "RESULT", "RunDirectory", "to_json"]
 CONFIG = "config.yaml"
@@ -39,7 +40,7 @@ class RunDirectory:
     """What training wrote into a run directory."""
 
     def __init__(self, path: Path | str, game: AnyGame | None = None) -> None:
-        self.path = Path(path)
+        self.path = zoo_path(path) if is_zoo_name(path) else Path(path)
         if not _is_file(self.path / CONFIG):
             raise RunError(f"{self.path} is not a run: it has no {CONFIG}")
         odd = _neither_file_nor_directory(self.path)
@@ -47,6 +48,11 @@ class RunDirectory:
             raise RunError(f"{odd} is a link, a pipe or a device, and runs have none: put a file or directory there")
         if game is not None:
             self._give_game(game)
+
+    @property
+    def shipped(self) -> bool:
+        """Whether it is an agent of the zoo, into which nothing is written."""
+        return self.path.is_relative_to(FOLDER)
 
     @classmethod
     def of(cls, run: RunDirectory | Path | AnyGame, game: AnyGame | None = None) -> Self:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -30,6 +30,7 @@ from remuda.runs.film import trained_bindings
 from remuda.runs.frozen import load_frozen
 from remuda.runs.recorder import standard_error
 from remuda.runs.settings import complete, make_plan, spec_of
+from remuda.runs.zoo import is_zoo_name
 
 BATCHED = 64  # episodes played at once
 CHANGEABLE = ("seed", "n_workers", "worlds")
@@ -124,7 +125,9 @@ def _half_width(values: NDArray[np.float64]) -> Any:
 
 def is_run(target: Any) -> bool:
     """Whether the target is a run or its directory, not a game."""
-    return isinstance(target, RunDirectory) or (isinstance(target, str | Path) and (Path(target) / CONFIG).is_file())
+    if isinstance(target, RunDirectory) or is_zoo_name(target):
+        return True
+    return isinstance(target, str | Path) and (Path(target) / CONFIG).is_file()
 
 
 @dataclass(frozen=True)
@@ -200,6 +203,15 @@ def evaluate_policies(
     plan: Plan, spec: GameSpec, bindings: Sequence[PolicyBinding], episodes: int, exploration: float | None = 0.0
 ) -> Scores:
     """Play test episodes 0 … episodes-1 of the plan's seed with these policies."""
+    parts = [_scores(spec, fragments) for fragments in play_test_episodes(plan, spec, bindings, episodes, exploration)]
+    metrics = {name: np.concatenate([part.metrics[name] for part in parts]) for name in parts[0].metrics}
+    return Scores(np.concatenate([part.returns for part in parts]), metrics)
+
+
+def play_test_episodes(
+    plan: Plan, spec: GameSpec, bindings: Sequence[PolicyBinding], episodes: int, exploration: float | None = 0.0
+) -> Iterator[Sequence[Fragment]]:
+    """Play test episodes 0 … episodes-1 of the plan's seed: some at once, a fragment per group, to be read at once."""
     collectors = InlineCollectors(
         entry=find_game(plan.game),
         spec=spec,
@@ -209,7 +221,6 @@ def evaluate_policies(
         threads=plan.n_workers or cores(),
         stop=lambda: None,
     )
-    parts: list[Scores] = []
     with one_thread_each():
         collectors.start()
         try:
@@ -219,11 +230,9 @@ def evaluate_policies(
                 delivery = collectors.recv(timeout_s=math.inf)
                 if delivery.failure is not None:
                     raise GameError(f"{delivery.failure.message}\n{delivery.failure.traceback}")
-                parts.append(_scores(spec, delivery.fragments))
+                yield delivery.fragments
         finally:
             collectors.close()
-    metrics = {name: np.concatenate([part.metrics[name] for part in parts]) for name in parts[0].metrics}
-    return Scores(np.concatenate([part.returns for part in parts]), metrics)
 
 
 def _scores(spec: GameSpec, fragments: Sequence[Fragment]) -> Scores:

@@ -65,12 +65,12 @@ def watch(
 ) -> Path | None:
     """Write an evaluation episode of a trained herd as a film and return its path; a notebook shows it.
 
-    `out` is the file to write, .gif, .mp4 or .webm; by default watch.gif in the run directory. `checkpoint` is the name
-    of one, or "best"; the default is the newest. The field is about `size` pixels large; `speed` is in turns per
-    second. With `terminal` the episode is played in this terminal instead.
+    `out` is the file to write, .gif, .mp4 or .webm; by default watch.gif in the run directory (of a zoo agent: here).
+    `checkpoint` is the name of one, or "best"; the default is the newest. The field is about `size` pixels large;
+    `speed` is in turns per second. With `terminal` the episode is played in this terminal instead.
     """
     opened = RunDirectory.of(run)
-    target = opened.path / "watch.gif" if out is None else Path(out)
+    target = (Path() if opened.shipped else opened.path) / "watch.gif" if out is None else Path(out)
     limits = PictureLimits(ALL_PICTURES, 160 if terminal else size, texts=terminal)
     film = film_of_run(opened, trained_bindings(opened, checkpoint), episode, limits)
     if terminal:
