@@ -46,6 +46,7 @@ def evaluate(
     checkpoint: str | None = None,
     *,
     game: AnyGame | None = None,
+    trust: bool = False,
     **settings: Any,
 ) -> Scores:
     """Score a trained herd, or players named by `learner` and `learners`, on test episodes.
@@ -53,13 +54,13 @@ def evaluate(
     `target` is a run, its directory, or a game. `exploration` is the share of random actions: 0 is greedy, and None
     draws actions as in training. `checkpoint` is the name of one, or "best"; the default is the newest. `settings` of a
     run may change its seed, worlds, n_workers and options of its game. `game` gives the game of a run again that was
-    defined in another Python session.
+    defined in another Python session. `trust` follows names of code in runs that somebody else made.
     """
     if episodes < 1:
         raise ConfigError(f"episodes={episodes} should be at least 1")
     if exploration is not None and not 0 <= exploration <= 1:
         raise ConfigError(f"exploration={exploration} should be a share from 0 to 1, or None to draw as in training")
-    setup = EvaluationSetup.of(target, settings, checkpoint, game)
+    setup = EvaluationSetup.of(target, settings, checkpoint, game, trust)
     return evaluate_policies(setup.plan, setup.spec, setup.bindings, episodes, exploration)
 
 
@@ -147,13 +148,14 @@ class EvaluationSetup:
         settings: Mapping[str, Any],
         checkpoint: str | None = None,
         game: AnyGame | None = None,
+        trust: bool = False,
     ) -> EvaluationSetup:
         """Of a run or its directory, or of a game with `learners=…`."""
         if isinstance(target, Path) or is_run(target):
-            return cls._of_run(RunDirectory.of(target, game), settings, checkpoint)
+            return cls._of_run(RunDirectory.of(target, game, trust), settings, checkpoint)
         if game is not None or checkpoint is not None:
             raise ConfigError(f"{target} is not a run: game and checkpoint are for runs, leave them out")
-        return cls._of_players({"game": target, **settings})
+        return cls._of_players({"game": target, **settings}, trust)
 
     @classmethod
     def _of_run(cls, run: RunDirectory, settings: Mapping[str, Any], checkpoint: str | None) -> EvaluationSetup:
@@ -162,10 +164,10 @@ class EvaluationSetup:
         return cls(plan, spec_of(plan), trained_bindings(run, checkpoint), run, checkpoint_name)
 
     @classmethod
-    def _of_players(cls, settings: Mapping[str, Any]) -> EvaluationSetup:
+    def _of_players(cls, settings: Mapping[str, Any], trust: bool) -> EvaluationSetup:
         plan = make_plan(settings)
         spec = spec_of(plan)
-        parts = load_frozen(assign(plan, spec), spec)
+        parts = load_frozen(assign(plan, spec), spec, trust)
         if any(part.learns for part in parts):
             raise ConfigError(
                 "only trained or scripted players can play here: give learners={0: frozen:RUN/0, …} or learner=random"

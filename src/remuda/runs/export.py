@@ -84,7 +84,12 @@ class ExportedAgent:
 
 
 def export(
-    run: RunDirectory | Path | str, agent: int = 0, out: Path | str = "agent", checkpoint: str | None = None
+    run: RunDirectory | Path | str,
+    agent: int = 0,
+    out: Path | str = "agent",
+    checkpoint: str | None = None,
+    *,
+    trust: bool = False,
 ) -> list[Path]:
     """Write a trained agent into a directory that must not exist yet; returns the files.
 
@@ -94,7 +99,7 @@ def export(
     folder = Path(out)
     if folder.exists():
         raise ConfigError(f"out={folder} exists already: give a directory that does not")
-    opened = RunDirectory.of(run)
+    opened = RunDirectory.of(run, trust=trust)
     taken = take_out(opened, agent, checkpoint)
     weights = {name: tensor.clone() for name, tensor in taken.module.state_dict().items()}
     contents = {WEIGHTS: save(weights), NETWORK: source(taken).encode()}

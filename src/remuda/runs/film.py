@@ -39,6 +39,7 @@ def watch(
     size: int = SIZE,
     speed: float = SPEED,
     terminal: Literal[False] = False,
+    trust: bool = False,
 ) -> Path: ...
 
 
@@ -50,6 +51,7 @@ def watch(
     checkpoint: str | None = None,
     speed: float = SPEED,
     terminal: Literal[True],
+    trust: bool = False,
 ) -> None: ...
 
 
@@ -62,14 +64,16 @@ def watch(
     size: int = SIZE,
     speed: float = SPEED,
     terminal: bool = False,
+    trust: bool = False,
 ) -> Path | None:
     """Write an evaluation episode of a trained herd as a film and return its path; a notebook shows it.
 
     `out` is the file to write, .gif, .mp4 or .webm; by default watch.gif in the run directory (of a zoo agent: here).
     `checkpoint` is the name of one, or "best"; the default is the newest. The field is about `size` pixels large;
     `speed` is in turns per second. With `terminal` the episode is played in this terminal instead.
+    `trust` follows names of code in a run that somebody else made.
     """
-    opened = RunDirectory.of(run)
+    opened = RunDirectory.of(run, trust=trust)
     target = (Path() if opened.shipped else opened.path) / "watch.gif" if out is None else Path(out)
     limits = PictureLimits(ALL_PICTURES, 160 if terminal else size, texts=terminal)
     film = film_of_run(opened, trained_bindings(opened, checkpoint), episode, limits)
@@ -130,7 +134,7 @@ def make_pictured(entry: GameEntry, options: Mapping[str, Any], world: int) -> G
 def trained_bindings(run: RunDirectory, name: str | None = None) -> list[PolicyBinding]:
     """Policies for every agent of a run: those that learned have the weights of a checkpoint."""
     bindings = []
-    for part in load_frozen(run.parts, run.spec):
+    for part in load_frozen(run.parts, run.spec, run.trust):
         group = run.spec.groups[part.group]
         if part.learns:
             numbers = range(part.herd_first, part.herd_first + part.agents)
