@@ -91,8 +91,8 @@ class Views:
 
     def _notes(self, name: str) -> tuple[list[str], list[str]]:
         """What the run said besides its progress, and what of it went wrong."""
-        _, tail = files.read_tail(self.root, name, "console.log", LOG_BYTES)
-        said = [line for line in tail.decode("utf-8", "replace").splitlines() if not _ROUTINE.match(line[20:])]
+        head, tail = files.read_tail(self.root, name, "console.log", LOG_BYTES)
+        said = [line for line in (head + tail).decode("utf-8", "replace").splitlines() if not _ROUTINE.match(line[20:])]
         return said[-MAX_NOTES:], [line for line in said if _TROUBLE.search(line)][-MAX_NOTES:]
 
     def failures(self, name: str) -> list[dict[str, Any]]:
@@ -176,10 +176,13 @@ def lanes_of(events: Any) -> list[dict[str, Any]]:
     """Events of a trace as lanes: per thread the spans of the last minutes, short ones of a kind joined."""
     spans: dict[tuple[Any, Any], list[tuple[float, float, str]]] = {}
     names: dict[Any, str] = {}
+    threads: dict[tuple[Any, Any], str] = {}
     for event in events:
         kind, begin, length = KINDS.get(str(event.get("name"))), number(event.get("ts")), number(event.get("dur"))
         if event.get("ph") == "M" and event.get("name") == "process_name" and isinstance(event.get("args"), dict):
             names[event.get("pid")] = str(event["args"].get("name"))
+        elif event.get("ph") == "M" and event.get("name") == "thread_name" and isinstance(event.get("args"), dict):
+            threads[event.get("pid"), event.get("tid")] = str(event["args"].get("name"))
         elif kind is not None and begin is not None and length is not None:
             key = (event.get("pid"), event.get("tid"))
             spans.setdefault(key, []).append((begin / 1e6, (begin + length) / 1e6, kind))
@@ -189,7 +192,7 @@ def lanes_of(events: Any) -> list[dict[str, Any]]:
         joined = _joined([span for span in own if span[1] > end - WINDOW_S], WINDOW_S / MAX_SPANS)
         if joined:
             lane = [[round(a - end, 4), round(b - end, 4), kind] for a, b, kind in joined[-MAX_SPANS:]]
-            lanes.append({"process": names.get(pid, str(pid)), "thread": str(thread), "spans": lane})
+            lanes.append({"process": names.get(pid, str(pid)), "thread": threads.get((pid, thread), ""), "spans": lane})
     return lanes
 
 

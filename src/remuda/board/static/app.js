@@ -52,6 +52,7 @@ function drawStudies(found) {
   document.getElementById("studies").replaceChildren(...(studies.length ? [el("h3", {}, "Studies"), el("ul", {}, studies)] : []), ...(links.length ? [el("h3", {}, "Pages"), el("ul", {}, links)] : []));
 }
 
+const count = (value) => value === null || value === undefined ? "–" : Math.round(value).toLocaleString("en");
 const runOf = (id) => state.runs.find((run) => run.id === id);
 const chosen = () => [state.id, ...state.others].filter((id, i, all) => all.indexOf(id) === i && runOf(id));
 
@@ -81,7 +82,7 @@ function drawHead() {
   const run = runOf(state.id);
   if (!run || !head) return;
   const rest = run.total && run.episodes && run.wall_s ? (run.total - run.episodes) / run.episodes * run.wall_s : null;
-  const stats = [["episodes", `${short(run.episodes, 7)} of ${short(run.total, 7)}`], ["mean return", short(run.return)], ["agent-steps/s", short(run.steps_per_s)], ["trained for", span(run.wall_s)],
+  const stats = [["episodes", `${count(run.episodes)} of ${count(run.total)}`], ["mean return", short(run.return)], ["agent-steps/s", short(run.steps_per_s)], ["trained for", span(run.wall_s)],
     run.status === "running" ? ["time left", span(rest)] : ["state", run.status], ["failures", String(run.failures)]];
   head.replaceChildren(...stats.map(([name, value]) => el("div", { class: "stat" }, el("b", {}, value), el("span", {}, name))));
 }
@@ -199,7 +200,7 @@ function timeView(panel) {
     lag.set([["lag_mean", "mean", "--blue"], ["lag_max", "largest", "--orange"]].map(([name, title, tone]) => ({ name: title, main: true, colour: css(tone), x: wall, y: columns[name] || [], width: 2 })), "wall_s");
     const lastOf = (name) => { const all = columns[name] || []; return all[all.length - 1]; };
     const cores = own.reduce((sum, process) => sum + (process.cores || 0), 0), memory = own.reduce((sum, process) => sum + process.bytes, 0);
-    stats.replaceChildren(...[["versions published", short(lastOf("versions_published"), 7)], ["slots in use", short(lastOf("slots_used"))], ["episodes dropped", short(lastOf("episodes_dropped"))], ...(lastOf("mfu") === undefined ? [] : [["MFU", short(lastOf("mfu"))]]), ...(own.length ? [["cores in use", cores.toFixed(2)], ["memory", bytes(memory)], ["processes", String(own.length)]] : [])]
+    stats.replaceChildren(...[["versions published", short(lastOf("versions_published"), 7)], ["slots in use", short(lastOf("slots_used"))], ["episodes dropped", short(lastOf("episodes_dropped"))], ...(lastOf("mfu") === undefined ? [] : [["MFU", short(lastOf("mfu"))]]), ...(own.length ? [["cores in use", own.some((process) => process.cores !== null) ? cores.toFixed(2) : "–"], ["memory", bytes(memory)], ["processes", String(own.length)]] : [])]
       .map(([name, value]) => el("div", { class: "stat" }, el("b", {}, value), el("span", {}, name))));
     drawLanes(lanes, found);
     processes.replaceChildren(el("h3", {}, "Processes"), own.length ? el("table", {}, el("thead", {}, el("tr", {}, ["process", "cores", "processor time", "memory"].map((name) => el("th", { scope: "col" }, name)))), el("tbody", {}, own.map((process) => el("tr", {}, el("td", {}, `${process.pid}${process.first ? " (loop)" : ""}`), el("td", {}, process.cores === null ? "–" : process.cores.toFixed(2)), el("td", {}, span(process.cpu_s)), el("td", {}, bytes(process.bytes)))))) : el("p", { class: "note" }, "The run is not under way on this machine."));
@@ -215,7 +216,7 @@ function drawLanes(card, lanes) {
       for (const [a, b, kind] of lane.spans) sums[kind] = (sums[kind] || 0) + b - a;
       const words = Object.entries(sums).map(([kind, seconds]) => `${kind} ${Math.round(100 * seconds / long)} %`).join(", ");
       const picture = svg("svg", { viewBox: "0 0 1000 16", preserveAspectRatio: "none", role: "img", "aria-label": `${lane.process}: ${words}` }, lane.spans.map(([a, b, kind]) => { const bar = svg("rect", { x: 1000 * (1 + a / long), width: Math.max(.6, 1000 * (b - a) / long), y: 0, height: 16 }); bar.style.fill = `var(${KIND_COLOURS[kind] || "--grey"})`; return bar; }));
-      return el("div", { class: "lane", title: words }, el("span", {}, lane.process), picture);
+      return el("div", { class: "lane", title: words }, el("span", {}, lane.thread ? `${lane.process}, ${lane.thread}` : lane.process), picture);
     }));
 }
 
@@ -227,13 +228,13 @@ function troubleView(panel) {
     const text = JSON.stringify([run.failures, run.trouble, counts, restarts]);
     if (text === panel.dataset.shown) return;
     panel.dataset.shown = text;
-    panel.replaceChildren(
+    panel.replaceChildren(...[
       run.failures.length ? el("h3", {}, `Failed episodes (the newest ${run.failures.length})`) : el("p", { class: "note" }, "No episode has failed."),
       ...run.failures.map((own) => el("article", { class: "failure" }, el("h3", {}, `Failure ${own.number}: ${own.message}`), el("p", { class: "soft" }, `worker ${own.worker}, ${own.purpose} episodes ${JSON.stringify(own.episodes)}, turn ${own.turn}`), el("div", { class: "command" }, el("code", {}, own.command), copyButton(own.command)), el("details", {}, el("summary", {}, "traceback"), el("pre", {}, own.traceback || "")))),
       run.trouble.length ? el("h3", {}, "What the run said") : null,
       run.trouble.length ? el("pre", {}, run.trouble.join("\n")) : null,
       Object.keys(counts).length ? el("p", {}, `Counted when it ended: ${Object.entries(counts).map(([name, value]) => `${name.replaceAll("_", " ")} ${Array.isArray(value) ? value.length : value}`).join(", ")}.`) : null,
-      restarts.length ? el("p", {}, `Restarts: ${restarts.map((own) => `${own.name} ${own.restarts}`).join(", ")}.`) : null);
+      restarts.length ? el("p", {}, `Restarts: ${restarts.map((own) => `${own.name} ${own.restarts}`).join(", ")}.`) : null].filter(Boolean));
   } };
 }
 
