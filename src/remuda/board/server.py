@@ -24,7 +24,6 @@ from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
 
-import remuda
 from remuda.board import control, files
 from remuda.board.catalogue import Catalogue
 from remuda.board.tables import ColumnCache, CurveRequest, curve
@@ -71,7 +70,7 @@ class Board:
         """Every run and study."""
         found = self.catalogue.listing()
         self._ids = {run["id"] for run in found["runs"]}
-        return {"root": str(self.root), "control": self.allow_control, "version": remuda.__version__, **found}
+        return {"root": str(self.root), "control": self.allow_control, **found}
 
     def known(self, name: str) -> str:
         """The id of a run that there is."""

@@ -76,7 +76,9 @@ def watch(
     opened = RunDirectory.of(run, trust=trust)
     target = (Path() if opened.shipped else opened.path) / "watch.gif" if out is None else Path(out)
     limits = PictureLimits(ALL_PICTURES, 160 if terminal else size, texts=terminal)
-    film = film_of_run(opened, trained_bindings(opened, checkpoint), episode, limits)
+    trained = opened.checkpoint(checkpoint, only="policy").name
+    facts = {"episodes": int(trained)} if trained.isdigit() else {}
+    film = film_of_run(opened, trained_bindings(opened, checkpoint), episode, limits, facts)
     if terminal:
         from remuda.runs.film_terminal import play_in_terminal
 
