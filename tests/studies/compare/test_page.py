@@ -14,9 +14,12 @@ from remuda.studies.compare.recommend import recommend
 
 
 def comparison(disturbance: str = "") -> Comparison:
-    trials = [Measurement(1234.5 + i, 654_321.0, 2.5, 1 << 28, 1e-4, 2e-4, 1e-5, 1e-4, 2e-4, 1.5, 4, 100) for i in (0, 9)]
+    trials = [
+        Measurement(1234.5 + i, 654_321.0, 2.5, 1 << 28, 1e-4, 2e-4, 1e-5, 1e-4, 2e-4, 1.5, 4, 100) for i in (0, 9)
+    ]
     measured = [
-        VariantMeasurements(EngineVariant(name, 2), list(trials)) for name in ("sequential", "vectorized", "actor-learner")
+        VariantMeasurements(EngineVariant(name, 2), list(trials))
+        for name in ("sequential", "vectorized", "actor-learner")
     ]
     predictions = [Prediction("vectorized", cores, cores, 2000.0 + cores) for cores in (2, 8)]
     return Comparison(
