@@ -17,7 +17,7 @@ from remuda.core.task import Task
 from remuda.rollout.config import RolloutConfig
 from remuda.rollout.rollout import Rollout
 from remuda.rollout.warm_up import random_bindings
-from remuda.testing.game_conformance import check
+from remuda.testing.check import check
 from remuda.testing.slow_games import BUSY, SLOW, Slow, SlowOptions, congruential
 
 SHORT = {"mean_ms": 0.1, "long_ms": 0.5}
