@@ -10,7 +10,6 @@ import gzip
 import hmac
 import ipaddress
 import json
-import secrets
 import socket
 import threading
 from dataclasses import dataclass, field
@@ -27,6 +26,7 @@ import numpy as np
 from remuda.board import control, files
 from remuda.board.catalogue import Catalogue
 from remuda.board.tables import ColumnCache, CurveRequest, curve
+from remuda.board.tokens import new_token
 from remuda.board.views import Views
 from remuda.core.errors import ConfigError, RemudaError
 from remuda.core.json_text import to_json
@@ -58,7 +58,7 @@ class Board:
     root: Path
     allow_control: bool = False
     token: str | None = None  # asked for where others can reach the port
-    control_token: str = field(default_factory=lambda: secrets.token_urlsafe(16))
+    control_token: str = field(default_factory=new_token)
 
     def __post_init__(self) -> None:
         self.catalogue = Catalogue(self.root)

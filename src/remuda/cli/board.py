@@ -34,13 +34,12 @@ def board(
 
     It only reads files, and only this machine can open it. Runs appear as they start, whoever starts them.
     """
-    import secrets
-
     from remuda.board.server import Board, BoardServer, is_loopback
+    from remuda.board.tokens import new_token
 
     if not folder.is_dir():
         raise ConfigError(f"{folder} is not a directory: give the one that has your runs, or train one first")
-    token = None if is_loopback(host) else secrets.token_urlsafe(16)
+    token = None if is_loopback(host) else new_token()
     server = BoardServer(Board(folder.absolute(), allow_control, token), host, port)
     with suppress(OSError):
         os.nice(10)  # a training on the same cores comes first

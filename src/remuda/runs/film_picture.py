@@ -208,8 +208,8 @@ class _BoxField:
         right = x + BOX[0] - 7
         for text, colour in reversed(marks):
             width = max(15, int(pen.textlength(text, _font(10))) + 8)
-            pen.rounded_rectangle((right - width, y + 6, right, y + 20), 4, colour)
-            _centred(pen, (right - width // 2, y + 13), text, "#ffffff", _font(10))
+            pen.rounded_rectangle((right - width, y + 24, right, y + 38), 4, colour)
+            _centred(pen, (right - width // 2, y + 31), text, "#ffffff", _font(10))
             right -= width + 3
 
 

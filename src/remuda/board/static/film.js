@@ -96,8 +96,8 @@ export class Film {
         pen.font = "600 12px system-ui";
         const wide = Math.max(20, pen.measureText(String(mark)).width + 10);
         pen.fillStyle = colour(shade);
-        pen.beginPath(); pen.roundRect(right - wide, y + 8, wide, 20, 5); pen.fill();
-        pen.textAlign = "center"; text(pen, String(mark), right - wide / 2, y + 18, "#ffffff", 12, "600"); pen.textAlign = "left";
+        pen.beginPath(); pen.roundRect(right - wide, y + 32, wide, 20, 5); pen.fill();
+        pen.textAlign = "center"; text(pen, String(mark), right - wide / 2, y + 42, "#ffffff", 12, "600"); pen.textAlign = "left";
         right -= wide + 4;
       }
     });
