@@ -145,8 +145,8 @@ def actions_fit(actions: NDArray[Any], group: Group) -> bool:
     if actions.dtype != group.action_dtype:
         return False
     if group.choices:
-        most = group.choices[0] if group.action_space is None else np.array(group.choices)
-        return bool((actions >= 0).all() and (actions < most).all())
+        limit = group.choices[0] if group.action_space is None else np.array(group.choices)
+        return bool((actions >= 0).all() and (actions < limit).all())
     low, high = group.action_space.low, group.action_space.high
     return bool((actions >= low.astype(np.float32)).all() and (actions <= high.astype(np.float32)).all())
 

@@ -301,8 +301,8 @@ def read(path: str | Path) -> Recording:
         groups.append(_group(own))
     for g, (group, facts) in enumerate(zip(groups, header["groups"], strict=True)):
         choices = facts.get("choices", [facts["actions"]])
-        most = choices[0] if len(choices) == 1 else np.array(choices)
-        if choices and (group.actions.min(initial=0) < 0 or not (group.actions < most).all()):
+        limit = choices[0] if len(choices) == 1 else np.array(choices)
+        if choices and (group.actions.min(initial=0) < 0 or not (group.actions < limit).all()):
             raise TraceError(f"recording {path} is damaged: group {g} has actions outside of its range")
     return Recording(header, **{name: arrays[name] for name in PER_EPISODE}, groups=groups)
 
