@@ -20,7 +20,11 @@ class Plan(Options):
     worlds: int = Field(16, ge=1, description="copies of the game played side by side")
     total_episodes: int = Field(4000, ge=1, description="episodes to train for, over all worlds")
     seed: int = Field(0, ge=0, lt=2**63, description="decides every random number of the run")
-    learner: str = Field("iqn", description="the learner or player of all agents that `learners` does not list")
+    learner: str = Field(
+        "iqn",
+        description="the learner or player of all agents that `learners` does not list: a name, or module:Class of "
+        "your own; from Python also the class",
+    )
     learners: dict[str, str] = Field({}, description="per agent or range of agents, e.g. {0-3: iqn, 4: random}")
     learner_options: dict[str, dict[str, Any]] = Field({}, description="options of each learner, by its name")
     episodes_per_update: int | None = Field(None, ge=1, description="episodes in a round; default: worlds")
@@ -75,8 +79,9 @@ class Plan(Options):
 
     def names(self) -> list[str]:
         """The names in it that may stand for objects of a Python session."""
-        values = (value for options in self.learner_options.values() for value in options.values())
-        return [self.game, *(value for value in values if isinstance(value, str))]
+        values = [value for options in self.learner_options.values() for value in options.values()]
+        strings = [value for value in values if isinstance(value, str)]
+        return [self.game, self.learner, *self.learners.values(), *strings]
 
     @property
     def round_episodes(self) -> int:

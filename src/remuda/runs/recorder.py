@@ -21,7 +21,7 @@ from remuda.engines.context import EngineContext
 from remuda.engines.interfaces import Rows, TimeSpent, Update
 from remuda.engines.loop import Loop
 from remuda.learners.herd import bind_policy, weights_sha256
-from remuda.learners.registry import LEARNERS
+from remuda.learners.registry import find_learner
 from remuda.runs import checkpoint
 from remuda.runs.callbacks.base import Callback, Row, Training
 from remuda.runs.directory import RunDirectory
@@ -130,7 +130,7 @@ class Recorder:
     def start(self, rounds: int, settled: int) -> None:
         """Tell the callbacks that training starts after so many rounds."""
         of_game = dict.fromkeys(["return", *(name for group in self.spec.groups for name in group.metrics)])
-        of_learners = [name for part in self.parts if part.learns for name in LEARNERS[part.player].metrics]
+        of_learners = [name for part in self.parts if part.learns for name in find_learner(part.player).metrics]
         self.training = Training(
             config=self.plan,
             run=self.run,

@@ -112,16 +112,17 @@ def resume(
     callbacks: Callbacks = (),
     quiet: bool = False,
     game: AnyGame | None = None,
+    learner: Any = None,
     trust: bool = False,
 ) -> Run:
     """Continue a run as if it had never stopped, or extend it to `total_episodes`.
 
-    `engine` and `n_workers` may change on the way. Give `game` again if it was defined in another Python session.
-    `trust` follows names of code in a run that somebody else made.
+    `engine` and `n_workers` may change on the way. Give `game`, and the class of a `learner`, again if it was
+    defined in another Python session. `trust` follows names of code in a run that somebody else made.
     """
     refuse_while_importing()
     refuse_inside_workers()
-    run = Run(path, game, trust)
+    run = Run(path, game, trust, learner)
     changes = {"engine": engine, "n_workers": n_workers, "total_episodes": total_episodes}
     plan = run.changed({name: value for name, value in changes.items() if value is not None})
     if total_episodes is not None and total_episodes != run.plan.total_episodes:
