@@ -152,6 +152,7 @@ def test_who_cannot_says_so_in_one_sentence() -> None:
         Group("all", 1, (2,), np.float32, masked=True, action_space=BOX)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spread", ["shared", "predicted"])
 def test_agents_learn_to_steer_and_to_pull_levers(tmp_path: Path, spread: str) -> None:
     for entry, random, good in ((STEERING, -31.0, -13.0), (LEVERS, 5.0, 10.0)):
