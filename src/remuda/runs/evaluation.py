@@ -192,7 +192,8 @@ def _changed(run: RunDirectory, settings: Mapping[str, Any]) -> Plan:
             )
     plan = complete(run.changed({**words, "options": {**run.plan.options, **own}}))
     before, after = (
-        [(group.size, group.obs_shape, group.actions) for group in spec.groups] for spec in (run.spec, spec_of(plan))
+        [(group.size, group.obs_shape, group.actions, group.action_space) for group in spec.groups]
+        for spec in (run.spec, spec_of(plan))
     )
     if before != after:
         raise ConfigError(

@@ -131,6 +131,8 @@ def take_out(run: RunDirectory, agent: int, checkpoint: str | None = None) -> Ex
     if not part.learns:
         raise RunError(f"agent {agent} of {run.path} is {part.player}, which was not trained there: give another agent")
     group = run.spec.groups[part.group]
+    if group.action_space is not None:
+        raise ConfigError(f"agent {agent} of {run.path} has actions {group.action_space}: export knows only Discrete")
     policy = run.policy([agent], group, "cpu", checkpoint)
     about = {
         "game": run.plan.game,

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from remuda.core.errors import GameError, RunError
 from remuda.core.fragment import Fragment, slice_worlds
 from remuda.core.game import Group
-from remuda.core.policy import Policy, PolicyBinding, PolicyInput, PolicyOutput
+from remuda.core.policy import Policy, PolicyBinding, PolicyInput, PolicyOutput, actions_fit
 from remuda.core.rounds import RoundCounter
 from remuda.core.task import Task
 from remuda.core.threads import one_thread_each
@@ -110,9 +110,9 @@ def _most_learned(run: RunDirectory, slices: list[AgentSlice], entries: list[Sch
 
 
 class RecordedActions(Policy):
-    """Takes the actions somebody took before, (turns, worlds, agents)."""
+    """Takes the actions somebody took before, (turns, worlds, agents, *action)."""
 
-    def __init__(self, group: Group, actions: NDArray[np.int64]) -> None:
+    def __init__(self, group: Group, actions: NDArray[Any]) -> None:
         super().__init__(group, group.size)
         self.actions = actions
         self._asked = np.zeros(group.size, np.int64)  # turns
@@ -131,10 +131,10 @@ def replay_failure(path: Path | str, number: int, trust: bool = False) -> tuple[
     plan, spec, task = run.plan, run.spec, record.task
     if not actions:
         raise RunError(f"failure {number} of {run.path} kept no actions: they were lost with {record.worker}")
-    shapes = [(len(task.episodes), group.size) for group in spec.groups]
+    shapes = [(len(task.episodes), group.size, *group.action_shape) for group in spec.groups]
     if [own.shape[1:] for own in actions] != shapes or any(len(own) != record.turn + 1 for own in actions):
         raise RunError(f"failure {number} of {run.path} is not of this plan: its actions have another shape")
-    if any(own.min() < 0 or own.max() >= group.actions for own, group in zip(actions, spec.groups, strict=True)):
+    if not all(actions_fit(own, group) for own, group in zip(actions, spec.groups, strict=True)):
         raise RunError(f"failure {number} of {run.path} is not of this game: it has other actions")
     bindings = [
         PolicyBinding(g, 0, group.size, RecordedActions(group, actions[g])) for g, group in enumerate(spec.groups)

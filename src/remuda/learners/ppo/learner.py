@@ -34,7 +34,7 @@ from remuda.learners.ppo.experience import (
 from remuda.learners.ppo.loss import loss_gradient
 from remuda.learners.ppo.network import PPONetwork
 from remuda.learners.ppo.options import PPOOptions
-from remuda.learners.ppo.policy import LOG_PROB, PPOPolicy
+from remuda.learners.ppo.policy import DRAW, LOG_PROB, PPOPolicy
 from remuda.learners.schedule import schedule
 from remuda.learners.stack import Adam, chunks, init_keys, pad_frame_stacks
 
@@ -79,6 +79,7 @@ class PPO(Learner):
         self._rate = schedule("lr", options.lr, context.agent_numbers)
         self._entropy = schedule("entropy", options.entropy, context.agent_numbers)
         self._gamma = schedule("gamma", options.gamma, context.agent_numbers, high=1.0)
+        self._stores_draws = self.network.head is not None and self.network.head.stored_size > 0
         self._fragments: list[Fragment] = []
         self._report = self._empty_report()
         self._pool: ThreadPoolExecutor | None = None
@@ -263,15 +264,9 @@ class PPO(Learner):
             advantages, values = self.advantages(fragment, stacks)
             mask = fragment.mask[:-1] if fragment.mask is not None else np.ones((*fragment.alive.shape, 0), np.bool_)
             states = privileged_states(fragment, self.network.state_size)[:-1]
-            arrays = (
-                stacks,
-                states,
-                fragment.actions,
-                fragment.extras[LOG_PROB],
-                advantages,
-                advantages + values,
-                mask,
-            )
+            actions = fragment.extras[DRAW] if self._stores_draws else fragment.actions
+            returns = advantages + values
+            arrays = (stacks, states, actions, fragment.extras[LOG_PROB], advantages, returns, mask)
             parts.append((fragment, arrays))
         self._fragments = []
         return [

@@ -16,6 +16,10 @@ class PPOOptions(Options):
 
     layers: list[int] = Field([64, 64], description="widths of the hidden layers, of actor and critic alike")
     activation: Literal["tanh", "relu"] = Field("tanh", description="between the layers")
+    spread: Literal["shared", "predicted"] = Field(
+        "shared", description="of continuous actions: one for all observations, or predicted by the actor"
+    )
+    initial_std: float = Field(1.0, gt=0.01, le=7, description="standard deviation that spread=shared starts with")
     frames: int = Field(1, ge=1, description="stacked observations, the newest included")
     critic: Literal["obs", "state", "both"] = Field(
         "obs", description="what the critic sees: observations, the game's privileged state, or both"
