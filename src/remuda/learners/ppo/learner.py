@@ -242,10 +242,10 @@ class PPO(Learner):
         self.passes += self.options.passes
         self.updates += count
 
-    def planned_steps(self, count: int) -> int:
+    def planned_steps(self, count: int) -> NDArray[np.int64]:
         """Its own passes and minibatches."""
         del count
-        return self.options.passes * self.options.minibatches
+        return np.full(self.context.agents, self.options.passes * self.options.minibatches)
 
     def report(self) -> dict[str, NDArray[np.float64]]:
         """Means over the gradient steps of the last round."""
