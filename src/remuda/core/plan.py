@@ -44,7 +44,11 @@ class Plan(Options):
 
     engine: str = Field("auto", description="where collecting and learning happen; auto: by what a turn costs")
     n_workers: int | None = Field(None, ge=1, le=4096, description="threads or processes; default: the cores")
-    n_learners: int | None = Field(None, ge=1, description="actor-learner: learner processes; default: the spare cores")
+    n_learners: Annotated[int, Field(ge=1)] | Literal["auto"] | None = Field(
+        None,
+        description="actor-learner: learner processes, default: the spare cores; "
+        "ray: learner actors, default: learning in the first process",
+    )
     wait_for: float = Field(1.0, gt=0, le=1, description="sync: share of the workers to wait for every turn")
     max_lag: int | None = Field(
         None, ge=0, description="largest policy lag, in versions, where engines do not wait; default: the learner's"
@@ -56,9 +60,11 @@ class Plan(Options):
         False, description="actor-learner: learners make more updates than planned instead of waiting"
     )
     address: str | None = Field(None, description="ray: of a running cluster; default: a new one on this machine")
-    actor_cpus: float = Field(1.0, ge=0, description="ray: cores that each actor claims")
+    actor_cpus: float = Field(1.0, ge=0, description="ray: cores that each actor claims, and threads it plays with")
     actor_gpus: float = Field(0.0, ge=0, description="ray: GPUs, or a share of one, that each actor claims")
     actor_resources: dict[str, float] = Field({}, description="ray: other claims of each actor, e.g. {simulator: 1}")
+    learner_cpus: float = Field(1.0, ge=0, description="ray: cores that each learner actor claims, and threads it uses")
+    learner_gpus: float = Field(0.0, ge=0, description="ray: GPUs, or a share of one, that each learner actor claims")
     deterministic: bool = Field(False, description="wait by round, so that every engine gives the same weights")
     device: Literal["cpu", "cuda", "auto"] = Field("auto", description="device of the networks")
 

@@ -20,8 +20,8 @@ from remuda.core.rounds import RoundCounter
 from remuda.core.task import Task
 from remuda.core.threads import one_thread_each
 from remuda.engines.interfaces import with_prefix
-from remuda.engines.trainers.processes.messages import AgentSlice
-from remuda.engines.trainers.processes.schedule import SCHEDULE, batches, split
+from remuda.engines.trainers.processes.schedule import SCHEDULE, batches
+from remuda.engines.trainers.slices import AgentSlice, split
 from remuda.games.registry import find_game
 from remuda.learners.herd import assign, bind_policy, make_learner, weights_sha256
 from remuda.learners.registry import find_learner

@@ -138,7 +138,7 @@ def _plainly(given: dict[str, Any]) -> dict[str, Any]:
     if learners == "auto" or (isinstance(learners, int) and not isinstance(learners, bool)):
         _refuse_twice(plain, "learners", "n_learners")
         del plain["learners"]
-        plain |= {} if learners == "auto" else {"n_learners": learners}
+        plain |= {} if learners == "auto" and plain.get("engine") != "ray" else {"n_learners": learners}
     if "parallel" in plain:
         switches = _mapping("parallel", plain.pop("parallel"))
         own = ParallelSwitches.read(

@@ -52,7 +52,7 @@ from remuda.runs.recorder import ProcessTotals, Recorder
 from remuda.runs.result import summarise, write_result
 from remuda.runs.run import Run
 from remuda.runs.settings import make_plan, spec_of
-from remuda.runs.state import TrainState, warm_start
+from remuda.runs.state import TrainState, newest_learners, warm_start
 from remuda.runs.storage import storage_errors
 from remuda.runs.trust import why_unsigned
 from remuda.transport.heartbeat import Limits
@@ -227,7 +227,7 @@ def _train(job: TrainingJob) -> Run:
         stop=request.check,
         worker_pool=worker_pool,
         folder=folder,
-        last_state=lambda: checkpoint.newest_learner_state(folder / checkpoint.CHECKPOINTS),
+        last_state=lambda: newest_learners(folder / checkpoint.CHECKPOINTS),
     )
     with ExitStack() as stack:
         keep_freed_memory()
@@ -306,7 +306,11 @@ def _processes(context: EngineContext, loop: Loop) -> dict[str, ProcessTotals]:
     """What the workers used since this process started training."""
     return {
         worker.name: ProcessTotals(peak_memory_bytes=worker.peak_bytes, restarts=worker.restarts)
-        for worker in (*context.worker_pool.workers, *loop.collectors.remote_workers)
+        for worker in (
+            *context.worker_pool.workers,
+            *loop.collectors.remote_workers,
+            *loop.trainers.remote_workers,
+        )
     }
 
 
