@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
@@ -133,7 +134,16 @@ class Early(remuda.Callback):
 def test_train_with_seeds_is_a_study(cli: Any, words: list[str]) -> None:
     done = cli("train", *words, "--seeds", 1)
     assert done.code == 0, done.err
-    assert open_study(Path("studies/treasurehunt-001")).finished
+    assert "one seed: no interval can be given" in done.out
+    made = open_study(Path("studies/treasurehunt-001"))
+    assert made.finished
+    (run,) = made.runs()["treasurehunt"]
+    assert made.report.variants[0].mean.value == pytest.approx(
+        np.mean(run.result["evaluation"]["mean_return"]), rel=1e-4
+    )
+    assert {path.name for path in made.path.glob("*.csv")} == {
+        "runs.csv", "variants.csv", "comparisons.csv", "profiles.csv", "curves.csv",
+    }  # fmt: skip
     assert cli("train", *words, "--seeds", 2, "--seed", 3).code == 2
     assert cli("resume", "studies/treasurehunt-001").code == 0
     assert cli("resume", "studies/treasurehunt-001", "--engine", "sync").code == 2
