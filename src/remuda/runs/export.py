@@ -159,7 +159,11 @@ def _iqn(policy: IQNPolicy, about: dict[str, Any]) -> ExportedAgent:
 
 def _ppo(policy: PPOPolicy, about: dict[str, Any]) -> ExportedAgent:
     options = policy.network.options
-    arguments = _shape(policy, policy.network.scale) | {"layers": options.layers, "activation": options.activation}
+    arguments = _shape(policy, policy.network.scale) | {
+        "layers": options.layers,
+        "activation": options.activation,
+        "critic": options.critic == "obs",
+    }
     return ExportedAgent(
         module=_filled(plain.PPOAgent(**arguments), policy),
         arguments=arguments,
@@ -182,10 +186,10 @@ def _shape(policy: Policy, scale: float) -> dict[str, Any]:
 
 
 def _filled(module: nn.Module, policy: Policy) -> nn.Module:
-    """The module with the policy's weights, without the noise of noisy layers."""
+    """The module with the policy's weights."""
     (weights,) = policy.weights()
-    named = {n: torch.from_numpy(a) for n, a in weights.items() if not n.endswith((".weight_sigma", ".bias_sigma"))}
-    module.load_state_dict({**module.state_dict(), **named})
+    own = module.state_dict()  # without the noise, and without a critic that sees more than the agent
+    module.load_state_dict({**own, **{n: torch.from_numpy(a) for n, a in weights.items() if n in own}})
     return module.eval()
 
 
