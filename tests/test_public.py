@@ -60,6 +60,7 @@ PUBLIC = [
     "rng",
     "scene",
     "study",
+    "tournament",
     "train",
     "watch",
 ]

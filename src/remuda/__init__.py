@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from remuda.runs.training import resume, train
     from remuda.studies.compare.compare import compare
     from remuda.studies.study import study
+    from remuda.studies.tournament.tournament import tournament
     from remuda.testing.game_conformance import Finding, check
 
 __version__ = "0.2.0"
@@ -63,6 +64,7 @@ __all__ = [
     "rng",
     "scene",
     "study",
+    "tournament",
     "train",
     "watch",
 ]
@@ -84,6 +86,7 @@ _NAMES = {
     "remuda.runs.training": ("resume", "train"),
     "remuda.studies.compare.compare": ("compare",),
     "remuda.studies.study": ("study",),
+    "remuda.studies.tournament.tournament": ("tournament",),
     "remuda.testing.game_conformance": ("Finding", "check"),
 }
 _WHERE = {name: module for module, names in _NAMES.items() for name in names}

@@ -17,7 +17,7 @@ from remuda.runs.run import Run
 from remuda.studies import statistics
 from remuda.studies.design import Design, StudyRun
 from remuda.studies.scores import AXES, Curve, RunScore, mean_curve, score_run
-from remuda.studies.statistics import ENOUGH_SEEDS, MIN_SEEDS, Comparison, Estimate, Floats, Spread
+from remuda.studies.statistics import ENOUGH_SEEDS, MIN_SEEDS, Estimate, Floats, Spread, VariantComparison
 from remuda.studies.tables import write_table
 
 PROFILE_POINTS = 101
@@ -72,7 +72,7 @@ class VariantReport:
 
 
 @dataclass(frozen=True)
-class Report:
+class StudyReport:
     """The statistics of a study's finished runs."""
 
     design: Design
@@ -80,7 +80,7 @@ class Report:
     runs: Sequence[tuple[StudyRun, Run, RunScore]]
 
     @classmethod
-    def of(cls, design: Design, folders: Mapping[str, Path]) -> Report:
+    def of(cls, design: Design, folders: Mapping[str, Path]) -> StudyReport:
         """Read every finished run."""
         runs = []
         for own in design.runs:
@@ -95,7 +95,7 @@ class Report:
         return cls(design, variants, runs)
 
     @cached_property
-    def comparisons(self) -> dict[str, Comparison]:
+    def comparisons(self) -> dict[str, VariantComparison]:
         """Every other variant against the baseline."""
         options = self.design.options
         base = next((own for own in self.variants if own.name == self.design.baseline), None)

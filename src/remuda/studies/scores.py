@@ -77,6 +77,7 @@ def mean_curve(scores: list[RunScore], axis: str) -> Curve:
     last = min(float(own.curve[axis][-1]) for own in scores)
     points = [own.curve[axis] for own in scores]
     same = all(len(own) == len(points[0]) and (own == points[0]).all() for own in points)
-    x = points[0] if same else np.linspace(first, max(first, last), CURVE_POINTS)
+    # Runs that have no moment in common (one compiled first, and all were short) have a single point.
+    x = points[0] if same else np.linspace(first, last, CURVE_POINTS) if first < last else np.array([first])
     values = np.array([np.interp(x, own.curve[axis], own.curve["value"]) for own in scores])  # (runs, points)
     return Curve(x, [mean([values[:, i]]) for i in range(len(x))])

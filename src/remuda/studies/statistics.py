@@ -137,7 +137,7 @@ def _trimmed_error(x: Floats) -> Floats:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class VariantComparison:
     """One variant against another."""
 
     difference: Estimate  # of the means, Welch's interval
@@ -147,18 +147,18 @@ class Comparison:
     p_equivalence: float  # that the means differ by more than the margin (TOST); nan without a margin
 
 
-def compare(x: Floats, y: Floats, higher_is_better: bool = True, margin: float | None = None) -> Comparison:
+def compare(x: Floats, y: Floats, higher_is_better: bool = True, margin: float | None = None) -> VariantComparison:
     """Scores `x` against scores `y`; intervals and tests need two seeds each, otherwise they are nan."""
     from scipy import stats
 
     difference = float(x.mean() - y.mean())
     if min(len(x), len(y)) < 2 or x.std() + y.std() == 0:
         improvement = Estimate(_probability(x, y, higher_is_better))
-        return Comparison(Estimate(difference), math.nan, improvement, math.nan, math.nan)
+        return VariantComparison(Estimate(difference), math.nan, improvement, math.nan, math.nan)
     test = stats.ttest_ind(x, y, equal_var=False)
     interval = test.confidence_interval(LEVEL)
     improvement, p_improvement = _improvement(x, y, higher_is_better)
-    return Comparison(
+    return VariantComparison(
         Estimate(difference, float(interval.low), float(interval.high)), float(test.pvalue), improvement,
         p_improvement, math.nan if margin is None else equivalence(x, y, margin),
     )  # fmt: skip

@@ -31,8 +31,9 @@ from remuda.runs.folder import locked
 from remuda.runs.run import Run
 from remuda.runs.storage import storage_errors
 from remuda.studies.design import Design, StudyOptions, StudyRun, read_design
+from remuda.studies.page import PAGE, write_page
 from remuda.studies.progress import StudyProgress
-from remuda.studies.report import Report
+from remuda.studies.report import StudyReport
 from remuda.studies.state import StudyState
 from remuda.studies.trials.pool import TrialPool
 from remuda.studies.trials.trial import Trial, TrialOutcome
@@ -137,9 +138,9 @@ class Study:
         return found
 
     @cached_property
-    def report(self) -> Report:
+    def report(self) -> StudyReport:
         """The statistics of the runs that have come to their end."""
-        return Report.of(self.design, self.folders)
+        return StudyReport.of(self.design, self.folders)
 
     def result(self) -> Row:
         """What came out, for programs."""
@@ -160,6 +161,7 @@ class Study:
         lines += [text_table(report.table())] if report.variants else []
         lines += [f"{own.name}: {own.note}" for own in report.variants if own.note]
         lines += [f"{name} failed: {why}" for name, why in self.failures.items()]
+        lines += [f"look at {self.path / PAGE}"] if (self.path / PAGE).exists() else []
         return "\n".join(lines)
 
 
@@ -189,6 +191,7 @@ def run_study(design: Design, folder: Path, quiet: bool = False) -> Study:
             made = Study(folder, design, done, failures, pool.stopped_by)
             if done:
                 made.report.write(folder)
+                write_page(made.report, folder, failures)
             progress.close_with(made.finished, pool.stopped_by)
     return made
 
