@@ -206,6 +206,9 @@ class GameEntry:
     step_cost: StepCost | Callable[[Any], StepCost] = StepCost.BATCHED
     """What a turn costs, or a function of the options that returns it."""
 
+    exported_files: Callable[[Any], Mapping[str, str]] = lambda options: {}
+    """A function of the options: sources, by file name, that an exported agent needs besides its network."""
+
     def step_cost_of(self, options: Mapping[str, Any]) -> StepCost:
         """`step_cost` with these options."""
         return self.step_cost(check_options(self, options)) if callable(self.step_cost) else self.step_cost
