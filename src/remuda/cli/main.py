@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 import remuda
-from remuda.cli import cage2, checking, examples, listing, playing, studies, study, tournament, training
+from remuda.cli import cage2, checking, examples, listing, playing, studies, study, sweep, tournament, training
 from remuda.core.errors import RemudaError, StorageError, UsageError
 
 ANY_FLAG = {"ignore_unknown_options": True, "allow_interspersed_args": True}
@@ -41,7 +41,7 @@ def about(version: Version = False) -> None:
 
 
 for command in (
-    training.train, training.resume, study.study, tournament.tournament, playing.evaluate, studies.search,
+    training.train, training.resume, study.study, sweep.sweep, tournament.tournament, playing.evaluate, studies.search,
     studies.compare, playing.watch, playing.record, playing.export, checking.check, checking.verify, checking.replay,
     listing.games, listing.engines, listing.learners, listing.settings, examples.examples,
 ):  # fmt: skip
