@@ -18,7 +18,7 @@ import yaml
 
 import remuda
 from remuda.core.errors import ConfigError, RunError
-from remuda.studies.design import Design, StudyOptions
+from remuda.studies.design import Design, StudyOptions, read_design
 from remuda.studies.study import open_study, resume_study
 
 LIMIT_S = 120.0
@@ -261,3 +261,9 @@ def test_a_directory_without_a_study_is_refused(tmp_path: Path) -> None:
         resume_study(tmp_path)
     with pytest.raises(ConfigError, match="cannot be read"):
         remuda.study(tmp_path / "missing.yaml")
+
+
+@pytest.mark.parametrize("path", sorted((Path(__file__).parents[2] / "benchmarks" / "studies").glob("*.yaml")), ids=lambda path: path.stem)
+def test_our_own_studies_can_be_run(path: Path) -> None:
+    design = Design.of(read_design(path))
+    assert len(design.options.seed_list) >= 10

@@ -23,7 +23,10 @@ CURVE_POINTS = 100
 
 @dataclass(frozen=True)
 class RunScore:
-    """The score of a run: the metric in its last evaluation, mean over the agents."""
+    """The score of a run: the metric in its last evaluation, mean over the agents.
+
+    A run that was ended before it was evaluated is scored by the last tenth of its training.
+    """
 
     value: float
     error: float  # its standard error over evaluation episodes; nan where that is not known
@@ -34,7 +37,11 @@ class RunScore:
 def score_run(run: Run, options: StudyOptions) -> RunScore:
     """Read a run's score and curve."""
     table = run.evaluations
-    final = _curve(run, table, options)
+    final = _curve(run, table, options) if len(table["round"]) else None
+    if final is None:  # a callback ended the run before its first evaluation
+        training = _curve(run, run.metrics, options)
+        last = training["value"][-max(1, len(training["value"]) // 10) :]
+        return RunScore(float(last.mean()), math.nan, training, evaluated=False)
     evaluated = len(final["value"]) > 1
     curve = final if evaluated else _curve(run, run.metrics, options)
     return RunScore(float(final["value"][-1]), _error(run, options), curve, evaluated)
