@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from remuda.core.code_names import refuse_while_importing
 from remuda.core.errors import ConfigError
 from remuda.core.plan import Plan
-from remuda.games.registry import refuse_while_importing
 from remuda.runs.callbacks.base import Row
 from remuda.runs.display import text_table
 from remuda.runs.settings import complete, make_plan, spec_of
