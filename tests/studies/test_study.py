@@ -263,7 +263,9 @@ def test_a_directory_without_a_study_is_refused(tmp_path: Path) -> None:
         remuda.study(tmp_path / "missing.yaml")
 
 
-@pytest.mark.parametrize("path", sorted((Path(__file__).parents[2] / "benchmarks" / "studies").glob("*.yaml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", sorted((Path(__file__).parents[2] / "benchmarks" / "studies").glob("*.yaml")), ids=lambda path: path.stem
+)
 def test_our_own_studies_can_be_run(path: Path) -> None:
     design = Design.of(read_design(path))
     assert len(design.options.seed_list) >= 10
