@@ -43,11 +43,11 @@ def sweep(
     conclude_sweep(search_values({"game": game, **flags, **settings_from(words)}, out), as_json)
 
 
-def resume_sweep(folder: Path, as_json: bool) -> None:
+def resume_sweep(folder: Path, as_json: bool, trust: bool) -> None:
     """Continue a sweep."""
     from remuda.studies.sweeps.sweep import resume_sweep as continue_sweep
 
-    conclude_sweep(continue_sweep(folder), as_json)
+    conclude_sweep(continue_sweep(folder, trust=trust), as_json)
 
 
 def conclude_sweep(found: Sweep, as_json: bool) -> None:

@@ -91,8 +91,8 @@ def resume(
         from remuda.cli.sweep import resume_sweep
 
         if flags:
-            raise ConfigError(f"{run} is a sweep: resume takes no flags for it but --json")
-        resume_sweep(run, as_json)
+            raise ConfigError(f"{run} is a sweep: resume takes no flags for it but --json and --trust")
+        resume_sweep(run, as_json, trust)
         return
     if is_study(run):
         from remuda.cli.study import resume_study

@@ -25,6 +25,7 @@ from remuda.runs.folder import free_folder, locked
 from remuda.runs.run import Run
 from remuda.runs.settings import make_plan
 from remuda.runs.storage import storage_errors
+from remuda.runs.trust import check_trust, sign, sign_runs
 from remuda.studies.sweeps.options import SweepOptions, SweepTrial
 from remuda.studies.sweeps.progress import SweepProgress
 from remuda.studies.sweeps.proposer import (
@@ -64,18 +65,22 @@ def sweep(settings: Mapping[str, Any], out: Path | str, quiet: bool = False) -> 
     folder = free_folder(Path(out))
     state = _first_state(settings)
     with locked(folder):
+        sign(folder, state.settings)
         _write(folder, state)
         return _run(folder, state, quiet)
 
 
-def resume_sweep(folder: Path, quiet: bool = False) -> Sweep:
-    """Continue a sweep as if it had never stopped."""
+def resume_sweep(folder: Path, quiet: bool = False, trust: bool = False) -> Sweep:
+    """Continue a sweep as if it had never stopped; `trust` follows names of code in one that somebody else began."""
     if not is_sweep(folder):
         raise RunError(f"{folder} is not a sweep: it has no {STATE}")
     try:
         state = SweepState(**json.loads((folder / STATE).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError, RecursionError, ValidationError):
         raise RunError(f"{folder / STATE} is damaged: begin the sweep anew") from None
+    if trust:
+        sign_runs(folder)
+    check_trust(folder, state.settings, trust)
     with locked(folder):
         return _run(folder, state, quiet)
 
