@@ -14,10 +14,11 @@ from remuda.runs.directory import to_json
 from remuda.runs.display import INTERVAL
 from remuda.runs.storage import storage_errors
 from remuda.studies.html import BLUE, GREEN, GREY, INK, ORANGE, RED, figure, note, page, svg, table
+from remuda.studies.tables import write_table
 from remuda.studies.workflows.options import TrialResult
 from remuda.studies.workflows.posterior import last_passed
 from remuda.studies.workflows.ranking import Search
-from remuda.studies.workflows.state import RESULT, write_table
+from remuda.studies.workflows.state import RESULT
 
 MAX_NAMED = 20
 """How many orders the ranking on the page lists."""
