@@ -15,7 +15,7 @@ from remuda.core.errors import ConfigError, RemudaError, UnknownName
 from remuda.core.game import Game, GameEntry
 from remuda.games.shipped import SHIPPED
 
-__all__ = ["SHIPPED", "AnyGame", "find_game", "game_name", "refuse_while_importing", "user_module"]
+__all__ = ["SHIPPED", "AnyGame", "find_game", "find_verifier", "game_name", "refuse_while_importing", "user_module"]
 AnyGame = str | GameEntry | Callable[..., Any]
 """A game as a user gives it: a name, an entry, or a class or function that makes an environment."""
 _importing: list[str] = []
@@ -49,6 +49,16 @@ def _shipped(name: str) -> GameEntry:
     entry = import_module(SHIPPED[name].module).ENTRY
     assert isinstance(entry, GameEntry)
     return entry
+
+
+def find_verifier(name: str) -> Callable[[Path], Any]:
+    """The function that compares recorded games of the original with ours; returns a report with `good` and a text."""
+    known = {game: shipped.verifier for game, shipped in SHIPPED.items() if shipped.verifier}
+    if name not in known:
+        raise UnknownName("game with recordings of its original", name, known)
+    module, _, function = known[name].partition(":")
+    verifier: Callable[[Path], Any] = getattr(import_module(module), function)
+    return verifier
 
 
 def game_name(game: AnyGame) -> str:

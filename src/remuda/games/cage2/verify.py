@@ -42,7 +42,8 @@ from remuda.games.cage2.state import (
     privilege,
     start,
 )
-from remuda.games.cage2.traces import INPUTS, OUTPUTS, START, Trace, find_traces, read_trace
+from remuda.games.cage2.traces import INPUTS, OUTPUTS, START, Trace, read_trace
+from remuda.games.trace_files import find_traces
 
 CHALLENGE, CHALLENGE2 = 0, 1
 PREDICTED = ("red_action", "red_target", "exploit", "detect", "pe_n")  # recorded inputs that our rules predict
