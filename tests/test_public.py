@@ -58,6 +58,8 @@ PUBLIC = [
     "record",
     "resume",
     "rng",
+    "scene",
+    "study",
     "train",
     "watch",
 ]

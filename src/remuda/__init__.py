@@ -12,7 +12,7 @@ from remuda.core.errors import RemudaError
 
 if TYPE_CHECKING:
     from remuda.adapters.outbound.pettingzoo import parallel_env
-    from remuda.core import rng
+    from remuda.core import rng, scene
     from remuda.core.fragment import Fragment
     from remuda.core.game import Game, GameEntry, GameSpec, Group
     from remuda.core.kernels import kernel
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from remuda.runs.run import Run, load
     from remuda.runs.training import resume, train
     from remuda.studies.compare.compare import compare
+    from remuda.studies.study import study
     from remuda.testing.game_conformance import Finding, check
 
 __version__ = "0.2.0"
@@ -60,10 +61,12 @@ __all__ = [
     "record",
     "resume",
     "rng",
+    "scene",
+    "study",
     "train",
     "watch",
 ]
-_MODULES = {"grid": "remuda.games.grid", "rng": "remuda.core.rng"}
+_MODULES = {"grid": "remuda.games.grid", "rng": "remuda.core.rng", "scene": "remuda.core.scene"}
 _NAMES = {
     "remuda.adapters.outbound.pettingzoo": ("parallel_env",),
     "remuda.core.fragment": ("Fragment",),
@@ -80,6 +83,7 @@ _NAMES = {
     "remuda.runs.run": ("Run", "load"),
     "remuda.runs.training": ("resume", "train"),
     "remuda.studies.compare.compare": ("compare",),
+    "remuda.studies.study": ("study",),
     "remuda.testing.game_conformance": ("Finding", "check"),
 }
 _WHERE = {name: module for module, names in _NAMES.items() for name in names}

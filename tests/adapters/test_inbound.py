@@ -108,6 +108,17 @@ def test_agents_of_unequal_shape_are_in_different_groups() -> None:
     assert not fragments[0].terminated.any()
 
 
+def test_the_state_of_an_environment_is_for_critics(tmp_path: Path) -> None:
+    name = "mpe2.simple_tag_v3:parallel_env"
+    game = make_game(find_game(name), {}, [0])
+    env = game._worlds[0].env  # type: ignore[attr-defined]
+    game.reset(np.arange(1), np.array([7], np.uint64))
+    out = np.zeros((1, *env.state().shape), np.float32)
+    game.observe_state(0, out)
+    assert np.array_equal(out[0], env.state().astype(np.float32))
+    assert train(tmp_path / "run", name, "ppo", "executor", critic="state").result["finished"]
+
+
 def test_dead_agents_enter_no_batch() -> None:
     _, (fragment,) = played("pettingzoo:butterfly/knights_archers_zombies-v11", worlds=4, max_cycles=300)
     lengths = fragment.alive.sum(axis=0)

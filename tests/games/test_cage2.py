@@ -290,6 +290,19 @@ def test_the_picture_and_the_text_show_truth_belief_and_actions() -> None:
     assert not np.array_equal(game.render(0), quiet)
 
 
+def test_the_scene_has_a_box_per_host_filled_by_the_truth() -> None:
+    game = start(steps=50)
+    for _ in range(6):
+        step(game, SLEEP)
+    seen = game.scene(0)
+    assert sorted(box.name for box in seen.boxes) == sorted(NAMES)
+    truth = {box.name: seen.kinds[box.fill].name for box in seen.boxes}
+    belief = {box.name: seen.kinds[box.frame].name for box in seen.boxes}
+    assert truth["User0"] == "truth, red: root"
+    assert belief["User0"] == "blue thinks clean"
+    assert "blue: Sleep" in seen.lines[0]
+
+
 def play(policy: Policy, episodes: tuple[int, ...], **options: Any) -> np.ndarray:
     game = make_game(find_game("cage2"), {"steps": 40, **options}, episodes)
     rollout = Rollout(game, [PolicyBinding(0, 0, 1, policy)], RolloutConfig(3, 64))

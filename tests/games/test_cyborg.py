@@ -21,7 +21,9 @@ from remuda.core.game import make_game
 from remuda.core.rng import Stream
 from remuda.engines.choose import choose_engine
 from remuda.engines.collectors.task_size import task_size
+from remuda.games.cage2.compact import N_COMPACT
 from remuda.games.cage2.game import METRICS
+from remuda.games.cage2.memory import FEATURES, MEMORY, forget, full_action, remember, write_features, write_mask
 from remuda.games.cage2.network import ANALYSE, NAMES, RESTORE, VERBS, action_name, action_of
 from remuda.games.registry import find_game
 from remuda.learners.herd import assign, bind_policy
@@ -303,8 +305,7 @@ def test_a_cyborg_with_other_actions_is_refused(cyborg: type[original.CybORG], m
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"simulator": "cyborg", "rules": "leaderboard"}, "rules=leaderboard is not for simulator=cyborg"),
-        ({"simulator": "cyborg", "rules": ["head", "leaderboard"]}, "say rules=head"),
+        ({"simulator": "cyborg", "observation": "truth"}, "observation=truth is for simulator=own"),
         ({"true_state": "step"}, "true_state=step is for simulator=cyborg"),
         ({"simulator": "cyborg", "true_state": "often"}, "true_state='often'"),
         ({"simulator": "cybrog"}, "simulator='cybrog'"),
@@ -314,3 +315,48 @@ def test_a_cyborg_with_other_actions_is_refused(cyborg: type[original.CybORG], m
 def test_options_it_does_not_support_are_refused(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         make_game(find_game("cage2"), options, [0])
+
+
+@pytest.mark.usefixtures("cyborg")
+def test_it_plays_the_rules_that_are_installed_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    make(rules="head")
+    for wrong in ("leaderboard", ["head", "leaderboard"]):
+        with pytest.raises(ConfigError, match=r"plays rules=head; say so, or check out commit 606813b"):
+            make(rules=wrong)
+    original.make_it_the_leaderboards(monkeypatch)
+    make(rules="leaderboard")
+    with pytest.raises(ConfigError, match=r"plays rules=leaderboard; say so, or check out the last version"):
+        make()
+
+
+@pytest.mark.usefixtures("cyborg")
+def test_a_version_between_the_two_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    original.make_it_the_leaderboards(monkeypatch, fixes=1)
+    with pytest.raises(ConfigError, match="one of two late fixes"):
+        make()
+
+
+@pytest.mark.usefixtures("cyborg")
+def test_blue_remembers_there_as_it_does_here() -> None:
+    """Fed with the bits of one game, memory and compact actions of the other show the same."""
+    options = {"red": "b_line", "observation": "memory", "actions": "compact", "horizon": "terminal"}
+    game, memory = make(**options), np.zeros(1, MEMORY)
+    start(game)
+    forget(memory[0])
+    expected, allowed = np.zeros(FEATURES, np.float32), np.zeros(N_COMPACT, np.bool_)
+    features, mask = np.zeros((1, 1, FEATURES), np.float32), np.zeros((1, 1, N_COMPACT), np.bool_)
+    for turn in range(20):
+        action = 7 * turn % N_COMPACT
+        full = int(full_action(memory[0], action))
+        game.step([np.full((1, 1), action)])
+        world: Any = game._worlds[0]
+        assert type(world._cyborg.get_last_action("Blue")).__name__ == action_name(full).split(" ")[0]
+        remember(memory[0], world._obs, full)
+        write_features(memory[0], expected)
+        write_mask(memory[0], allowed)
+        game.observe(0, 0, 1, features)
+        game.mask(0, 0, 1, mask)
+        np.testing.assert_array_equal(features[0, 0], expected)
+        assert game.over[0] or (mask[0, 0] == allowed).all()
+    assert game.signals[0].terminated.all()
+    assert not game.signals[0].truncated.any()

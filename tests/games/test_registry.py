@@ -5,9 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 
+from remuda.core.errors import ConfigError
 from remuda.games.registry import SHIPPED, find_game
 
 # `remuda/__init__.py` may import anything; here only what the registry itself imports counts.
@@ -36,3 +38,13 @@ def test_games_are_listed_without_importing_anything_heavy() -> None:
     *games, heavy = done.stdout.splitlines()
     assert games == [f"{name} {game.summary}" for name, game in SHIPPED.items()]
     assert heavy == "set()"
+
+
+@pytest.mark.parametrize("name", ["mygame.py", "mygame", "folder/mygame.py", "folder.mygame"])
+def test_a_module_without_its_entry_gets_a_hint(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "folder").mkdir()
+    for folder in (tmp_path, tmp_path / "folder"):
+        (folder / "mygame.py").touch()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=r"mygame:NAME"):
+        find_game(name)

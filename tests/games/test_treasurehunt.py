@@ -336,3 +336,12 @@ def test_a_whole_episode_is_the_same_compiled_and_not(capsys: pytest.CaptureFixt
         timeout=120,
     )
     assert done.stdout == compiled
+
+
+def test_the_scene_has_every_agent_on_its_cell_and_items_by_name() -> None:
+    game = scene("######", "#0*..#", "#x+.1#", "######")
+    seen = game.scene(0)
+    assert seen.cells is not None
+    assert [(agent.number, agent.row, agent.col) for agent in seen.agents] == [(0, 1, 1), (1, 2, 4)]
+    names = [[seen.kinds[kind].name for kind in row] for row in seen.cells[1:3, 1:5]]
+    assert names == [["floor", "gem", "floor", "floor"], ["bone", "food", "floor", "floor"]]

@@ -20,6 +20,7 @@ from remuda.learners.ppo.options import PPOOptions
 from remuda.learners.stack import MIN_ROWS, linear
 
 AGENTS, OBS, ACTIONS = 2, 5, 7
+STATE = 4
 
 
 @given(st.integers(0, 2**31), st.floats(0.001, 30.0))
@@ -49,12 +50,12 @@ def test_bits_of_a_layer_do_not_depend_on_the_number_of_rows(width_in: int, widt
 
 
 def _learner(**options: Any) -> PPO:
-    group = Group("all", AGENTS, (OBS,), "float32", ACTIONS)
+    group = Group("all", AGENTS, (OBS,), "float32", ACTIONS, state_shape=(2, STATE // 2))
     settings: dict[str, Any] = {"layers": [6, 11], "entropy": [0.05, 0.2], "grad_clip": 1e9, **options}
     return PPO(LearnerContext(group, 0, 0, AGENTS, 0, 3, 10, 10, 100), PPOOptions(**settings))
 
 
-def _experience(seed: int, rows: int, masked: bool) -> Experience:
+def _experience(seed: int, rows: int, masked: bool, state: int = 0) -> Experience:
     source = np.random.default_rng(seed)
     mask = source.random((AGENTS, rows, ACTIONS)) < 0.6 if masked else np.ones((AGENTS, rows, 0), np.bool_)
     actions = source.integers(ACTIONS, size=(AGENTS, rows))
@@ -62,7 +63,8 @@ def _experience(seed: int, rows: int, masked: bool) -> Experience:
         np.put_along_axis(mask, actions[:, :, None], True, axis=2)
     likely = source.uniform(-3.5, -0.5, (AGENTS, rows))
     numbers = [array.astype(np.float32) for array in (likely, *source.normal(size=(2, AGENTS, rows)))]
-    return Experience(source.normal(size=(AGENTS, rows, OBS)).astype(np.float32), actions, *numbers, mask)
+    stacks = source.normal(size=(AGENTS, rows, OBS)).astype(np.float32)
+    return Experience(stacks, source.normal(size=(AGENTS, rows, state)).astype(np.float32), actions, *numbers, mask)
 
 
 def _by_torch(learner: PPO, batch: Experience) -> tuple[Tensor, dict[str, Tensor]]:
@@ -73,13 +75,17 @@ def _by_torch(learner: PPO, batch: Experience) -> tuple[Tensor, dict[str, Tensor
     activation = torch.relu if options.activation == "relu" else torch.tanh
 
     def run(name: str, outputs: int) -> Tensor:
-        x = torch.nn.functional.pad(torch.from_numpy(batch.stacks).double(), (0, learner.network.inputs - OBS))
+        seen = {"obs": [batch.stacks], "state": [batch.states], "both": [batch.stacks, batch.states]}[
+            options.critic if name == "critic" else "obs"
+        ]
+        x = torch.cat([torch.from_numpy(array).double() for array in seen], dim=2)
+        x = torch.nn.functional.pad(x, (0, arrays[f"{name}.0.weight"].shape[2] - x.shape[2]))
         for i in range(3):
             x = x @ arrays[f"{name}.{i}.weight"].transpose(1, 2) + arrays[f"{name}.{i}.bias"].unsqueeze(1)
             x = activation(x) if i < 2 else x
         return x[:, :, :outputs]
 
-    actions, old, advantages, returns, mask = (torch.from_numpy(array) for array in batch[1:])
+    actions, old, advantages, returns, mask = (torch.from_numpy(array) for array in batch[2:])
     logits = run("actor", ACTIONS)
     logits = logits.masked_fill(~mask, -1e9) if mask.shape[2] else logits
     chosen = logits.log_softmax(2).gather(2, actions.unsqueeze(2)).squeeze(2)
@@ -101,6 +107,16 @@ def test_the_gradient_is_that_of_the_loss(activation: str, masked: bool, seed: i
     learner = _learner(activation=activation)
     learner.weights *= 1 + seed % 5  # policies with clear preferences as well
     batch = _experience(seed, rows, masked)
+    grad, parts = learner._gradient(batch, 0, AGENTS)
+    expected, expected_parts = _by_torch(learner, batch)
+    torch.testing.assert_close(grad.double(), expected, rtol=1e-3, atol=2e-4)
+    for name, part in parts.items():
+        torch.testing.assert_close(part.double(), expected_parts[name], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("critic", ["state", "both"])
+def test_the_gradient_with_a_privileged_critic_is_that_of_the_loss(critic: str) -> None:
+    learner, batch = _learner(critic=critic), _experience(3, 30, masked=True, state=STATE)
     grad, parts = learner._gradient(batch, 0, AGENTS)
     expected, expected_parts = _by_torch(learner, batch)
     torch.testing.assert_close(grad.double(), expected, rtol=1e-3, atol=2e-4)

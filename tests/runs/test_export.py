@@ -262,8 +262,9 @@ def test_mistakes_are_one_line(cli: Any, herds: Any, trained: Any, monkeypatch: 
         assert done.code == 2, words
         assert len(done.err.splitlines()) == 1
         assert match in done.err
+    assert list(Path().iterdir()) == []
     monkeypatch.setattr("remuda.runs.export.find_spec", lambda name: None if name == "onnxscript" else object())
     done = cli("export", run.path)
-    assert done.code == 2
-    assert done.err == "error: export needs onnxscript: pip install 'remuda-rl[export]'\n"
-    assert list(Path().iterdir()) == []
+    assert done.code == 0
+    assert done.err == "no ONNX file: it needs `pip install 'remuda-rl[export]'`\n"
+    assert sorted(path.name for path in Path("agent").iterdir()) == ["network.py", "weights.safetensors"]

@@ -15,7 +15,8 @@ import remuda
 from remuda.core.errors import UsageError
 from remuda.core.plan import Plan
 from remuda.core.yamlfile import read_assignments, read_yaml, write_yaml
-from remuda.runs.settings import make_plan
+from remuda.learners.registry import LEARNERS
+from remuda.runs.settings import PEER_NAMES, make_plan
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "unknown game": ({"game": "treasurehnt"}, "treasurehunt"),
@@ -223,3 +224,21 @@ def test_rounds_share_out_all_episodes_and_updates(total: int, size: int, rate: 
     assert all(0 < b - a <= size for a, b in pairwise(episodes))
     assert all(b >= a for a, b in pairwise(updates))
     assert abs(updates[-1] - total * rate) < 1.001
+
+
+@pytest.mark.parametrize(
+    ("learner", "peer", "ours"),
+    [("ppo", "learning_rate", "lr"), ("iqn", "hidden_size", "layer"), ("ppo", "hidden_size", "layers"),
+     ("ppo", "n_epochs", "passes"), ("iqn", "num_envs", "worlds")],
+)  # fmt: skip
+def test_a_name_of_another_library_is_answered_with_ours(learner: str, peer: str, ours: str) -> None:
+    with pytest.raises(UsageError, match=f"unknown setting '{peer}': it is called '{ours}' here"):
+        make_plan({"game": "treasurehunt", "learner": learner, peer: 1})
+
+
+def test_every_name_of_another_library_stands_for_a_setting_and_hides_none() -> None:
+    ours = {*Plan.model_fields, "train_interval", "agents"}
+    for learner in LEARNERS.values():
+        ours |= set(learner.options_type().model_fields)
+    assert {name for names in PEER_NAMES.values() for name in names} <= ours
+    assert not ours & set(PEER_NAMES)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import gymnasium
+import numpy as np
 import pytest
+from numba import njit
 
 from remuda.core.errors import ConfigError, UnknownName
 from remuda.core.game import GameEntry
@@ -80,7 +83,43 @@ def test_problems_say_where() -> None:
 
 def test_options_are_passed_on() -> None:
     assert broken_promises(BROKEN["nanreward"], turns=4) == {}  # it pays nan in the fifth turn
-    assert "did you mean 'turns'" in broken_promises(BROKEN["nanreward"], turn=4)[RUNS]
+    (problem,) = broken_promises(BROKEN["nanreward"], turn=4).values()
+    assert "did you mean 'turns'" in problem
+
+
+def test_a_game_that_cannot_be_made_has_one_finding() -> None:
+    (finding,) = check(lambda: object())
+    assert "made a object" in str(finding.problem)
+
+
+def test_a_type_error_of_numba_is_told_once_with_its_place() -> None:
+    class Untyped(gymnasium.Env[Any, Any]):
+        observation_space = gymnasium.spaces.Discrete(2)
+        action_space = gymnasium.spaces.Discrete(2)
+
+        def reset(self, **_: Any) -> tuple[int, dict[str, Any]]:  # type: ignore[override]
+            return 0, {}
+
+        def step(self, action: Any) -> tuple[int, float, bool, bool, dict[str, Any]]:
+            _calls_an_attribute_that_arrays_lack(np.zeros(2))
+            return 0, 0.0, True, False, {}
+
+    last = check(Untyped)[-1]
+    lines = str(last.problem).splitlines()
+    assert [line for line in lines if "Unknown attribute 'colour'" in line]
+    assert [line for line in lines if line.strip() == "return array.colour"]
+    assert len(lines) == len(set(lines)) <= 6
+    assert "\x1b" not in str(last.problem)
+
+
+@njit
+def _calls_an_attribute_that_arrays_lack(array: Any) -> Any:
+    return _reads_colour(array)
+
+
+@njit
+def _reads_colour(array: Any) -> Any:
+    return array.colour
 
 
 def test_an_unknown_game_raises() -> None:

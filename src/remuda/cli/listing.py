@@ -84,6 +84,6 @@ def _first_line(thing: object) -> str:
 def _print_options(options: type[Options]) -> None:
     table = Table("option", "default", "what it does")
     for name, info in options.model_fields.items():
-        default = "" if info.is_required() else str(info.default)
+        default = "" if info.is_required() else str(info.get_default(call_default_factory=True))
         table.add_row(name, default, info.description or "")
     Console().print(table)

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 import remuda
-from remuda.cli import checking, listing, playing, studies, training
+from remuda.cli import checking, examples, listing, playing, studies, study, training
 from remuda.core.errors import RemudaError, StorageError, UsageError
 
 ANY_FLAG = {"ignore_unknown_options": True, "allow_interspersed_args": True}
@@ -41,9 +41,9 @@ def about(version: Version = False) -> None:
 
 
 for command in (
-    training.train, training.resume, playing.evaluate, studies.search, studies.compare, playing.watch, playing.record,
-    playing.export, checking.check, checking.verify, checking.replay,
-    listing.games, listing.engines, listing.learners, listing.settings,
+    training.train, training.resume, study.study, playing.evaluate, studies.search, studies.compare, playing.watch,
+    playing.record, playing.export, checking.check, checking.verify, checking.replay,
+    listing.games, listing.engines, listing.learners, listing.settings, examples.examples,
 ):  # fmt: skip
     takes_settings = "words" in command.__annotations__
     app.command(context_settings=ANY_FLAG if takes_settings else None)(command)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -92,5 +93,9 @@ def export(
 
     `remuda export runs/a --agent 0 --out agent`
     """
+    from remuda.runs.export import onnx_available
+
     for path in remuda.export(run, agent, out, checkpoint):
         print(path)
+    if not onnx_available():
+        print("no ONNX file: it needs `pip install 'remuda-rl[export]'`", file=sys.stderr)

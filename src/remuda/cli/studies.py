@@ -19,6 +19,7 @@ from remuda.cli.words import Json, Words, given, refuse_arguments, settings_from
 from remuda.core.errors import ConfigError
 
 if TYPE_CHECKING:
+    from remuda.studies.trials.trial import TrialProgress
     from remuda.studies.workflows.options import WorkflowTrial
     from remuda.studies.workflows.ranking import Search
     from remuda.studies.workflows.search import SearchListener
@@ -129,9 +130,11 @@ def _listener() -> Iterator[SearchListener]:
     with Bar(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         shown = bar.add_task("", total=None)
 
-        def watch(trial: WorkflowTrial, row: dict[str, Any]) -> None:
-            text = f"trial {trial.number}: return {row['env_return']:.1f}, compliance {row['compliance']:.2f}"
-            bar.update(shown, description=text, completed=int(row["episodes"]), total=trial.episodes)
+        def watch(trial: WorkflowTrial, progress: TrialProgress) -> None:
+            row, text = progress.row, f"trial {trial.number}"
+            if row:
+                text += f": return {row['env_return']:.1f}, compliance {row['compliance']:.2f}"
+            bar.update(shown, description=text, completed=progress.episodes, total=trial.episodes)
 
         yield SearchListener(lambda text: bar.console.print(text, markup=False, highlight=False), watch)
 

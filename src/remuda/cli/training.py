@@ -25,6 +25,7 @@ def train(
     epochs: Annotated[int | None, typer.Option(help="episodes per world; or give --total-episodes")] = None,
     total_episodes: Annotated[int | None, typer.Option(help="episodes over all worlds")] = None,
     seed: Annotated[int | None, typer.Option(help="decides every random number")] = None,
+    seeds: Annotated[int | None, typer.Option(help="a study: seeds 0 … N-1, as many runs side by side")] = None,
     learner: Annotated[str | None, typer.Option(help="see `remuda learners`")] = None,
     engine: Annotated[str | None, typer.Option(help="see `remuda engines`")] = None,
     n_workers: Annotated[int | None, typer.Option(help="threads or processes; default: the cores")] = None,
@@ -54,6 +55,11 @@ def train(
     from remuda.core.yamlfile import read_yaml
 
     settings = {**(read_yaml(config) if config else {}), **flags, **settings_from(words)}
+    if seeds is not None:
+        from remuda.cli.study import train_seeds
+
+        train_seeds(settings, seeds, as_json)
+        return
     conclude(remuda.train(**refuse_arguments(remuda.train, settings, "game", "out", "callbacks")), as_json)
 
 
@@ -65,7 +71,8 @@ def resume(
     total_episodes: Annotated[int | None, typer.Option(help="train for so many episodes in all", min=1)] = None,
     as_json: Json = False,
 ) -> None:
-    """Continue a run or a search as if it had never stopped; with --total-episodes also a finished run."""
+    """Continue a run, a study or a search as if it had never stopped; with --total-episodes also a finished run."""
+    from remuda.studies.study import is_study
     from remuda.studies.workflows.state import is_search
 
     flags = given(checkpoint_name=checkpoint, engine=engine, n_workers=n_workers, total_episodes=total_episodes)
@@ -75,6 +82,13 @@ def resume(
         if flags:
             raise ConfigError(f"{run} is a search: resume takes no flags for it but --json")
         resume_search(run, as_json)
+        return
+    if is_study(run):
+        from remuda.cli.study import resume_study
+
+        if flags:
+            raise ConfigError(f"{run} is a study: resume takes no flags for it but --json")
+        resume_study(run, as_json)
         return
     conclude(remuda.resume(run, **flags), as_json)
 

@@ -20,7 +20,8 @@ its own, and `ages` counts the turns of that run.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any
 
@@ -70,7 +71,9 @@ class Fragment:
     versions: NDArray[np.int64]  # (turns, agents): of the weights that acted
     metrics: NDArray[np.float32]  # (worlds, agents, metrics): of the episode up to the last turn
     mask: NDArray[np.bool_] | None  # (turns + 1, worlds, agents, actions): allowed actions, beside each observation
-    extras: dict[str, NDArray[np.float32]]  # each (turns, worlds, agents): what the policy adds, see Policy.extras
+    extras: dict[str, NDArray[np.float32]]  # each (turns, worlds, agents, …): what the policy adds, see Policy.extras
+    state: NDArray[Any] | None = None  # (turns + 1, worlds, *state): privileged, as the first agent observes
+    memory: NDArray[np.float32] | None = None  # (worlds, agents, numbers): recurrent states at the first turn
 
     @property
     def turns(self) -> int:
@@ -89,25 +92,56 @@ class Fragment:
         return int(self.alive.sum())
 
 
-def empty_fragment(origin: Origin, group: Group, turns: int, before: int, extras: tuple[str, ...] = ()) -> Fragment:
+@dataclass(frozen=True)
+class FragmentLayout:
+    """What the policies of a group want in its fragments, besides what every fragment has."""
+
+    before: int = 0  # observations in front of the first turn
+    extras: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # names and shapes, see Policy.extras
+    state: bool = False  # whether learners read the privileged state
+    memory: int = 0  # numbers in the largest recurrent state
+
+    def arrays(self, group: Group, turns: int, worlds: int) -> dict[str, tuple[tuple[int, ...], Any]]:
+        """Shape and type of every array of a fragment, by name; extras are called extras.NAME."""
+        per_turn = (turns, worlds, group.size)
+        arrays: dict[str, tuple[tuple[int, ...], Any]] = {
+            "obs": ((self.before + turns + 1, worlds, group.size, *group.obs_shape), group.obs_dtype),
+            "actions": (per_turn, np.int64),
+            "rewards": (per_turn, np.float32),
+            "terminated": (per_turn, np.bool_),
+            "truncated": (per_turn, np.bool_),
+            "alive": (per_turn, np.bool_),
+            "ages": (per_turn, np.int64),
+            "versions": ((turns, group.size), np.int64),
+            "metrics": ((worlds, group.size, len(group.metrics)), np.float32),
+        }
+        if group.masked:
+            arrays["mask"] = ((turns + 1, worlds, group.size, group.actions), np.bool_)
+        for name, shape in self.extras.items():
+            arrays[f"extras.{name}"] = ((*per_turn, *shape), np.float32)
+        if self.state and group.state_shape is not None:
+            arrays["state"] = ((turns + 1, worlds, *group.state_shape), group.state_dtype)
+        if self.memory:
+            arrays["memory"] = ((worlds, group.size, self.memory), np.float32)
+        return arrays
+
+    def fragment(self, origin: Origin, arrays: Mapping[str, NDArray[Any]]) -> Fragment:
+        """The fragment of arrays with these names."""
+        own: dict[str, Any] = {name: array for name, array in arrays.items() if not name.startswith("extras.")}
+        extras = {name: arrays[f"extras.{name}"] for name in self.extras}
+        return Fragment(origin=origin, before=self.before, extras=extras, **{"mask": None, **own})
+
+
+def empty_fragment(
+    origin: Origin, group: Group, turns: int, before: int = 0, layout: FragmentLayout | None = None
+) -> Fragment:
     """A fragment of `turns` turns for a collector to fill; all zero, all actions allowed."""
-    worlds = len(origin.worlds)
-    per_turn = (turns, worlds, group.size)
-    return Fragment(
-        origin=origin,
-        before=before,
-        obs=np.zeros((before + turns + 1, worlds, group.size, *group.obs_shape), group.obs_dtype),
-        actions=np.zeros(per_turn, np.int64),
-        rewards=np.zeros(per_turn, np.float32),
-        terminated=np.zeros(per_turn, np.bool_),
-        truncated=np.zeros(per_turn, np.bool_),
-        alive=np.zeros(per_turn, np.bool_),
-        ages=np.zeros(per_turn, np.int64),
-        versions=np.zeros((turns, group.size), np.int64),
-        metrics=np.zeros((worlds, group.size, len(group.metrics)), np.float32),
-        mask=np.ones((turns + 1, worlds, group.size, group.actions), np.bool_) if group.masked else None,
-        extras={name: np.zeros(per_turn, np.float32) for name in extras},
-    )
+    layout = layout or FragmentLayout(before)
+    shapes = layout.arrays(group, turns, len(origin.worlds))
+    fragment = layout.fragment(origin, {name: np.zeros(*array) for name, array in shapes.items()})
+    if fragment.mask is not None:
+        fragment.mask[:] = True
+    return fragment
 
 
 def copy_fragment(fragment: Fragment) -> Fragment:
@@ -138,6 +172,8 @@ def slice_agents(fragment: Fragment, first: int, last: int) -> Fragment:
         metrics=fragment.metrics[:, agents],
         mask=None if fragment.mask is None else fragment.mask[:, :, agents],
         extras={name: extra[:, :, agents] for name, extra in fragment.extras.items()},
+        state=fragment.state,
+        memory=None if fragment.memory is None else fragment.memory[:, agents],
     )
 
 
@@ -159,4 +195,6 @@ def slice_worlds(fragment: Fragment, worlds: slice, turns: int | None = None) ->
         metrics=fragment.metrics[worlds],
         mask=None if fragment.mask is None else fragment.mask[: n + 1, worlds],
         extras={name: extra[:n, worlds] for name, extra in fragment.extras.items()},
+        state=None if fragment.state is None else fragment.state[: n + 1, worlds],
+        memory=None if fragment.memory is None else fragment.memory[worlds],
     )

@@ -21,6 +21,7 @@ from remuda.core.errors import ConfigError, GameError
 if TYPE_CHECKING:
     from remuda.core.policy import Policy
     from remuda.core.rng import Keys
+    from remuda.core.scene import Scene
 
 
 @dataclass(frozen=True)
@@ -37,8 +38,14 @@ class Group:
     high: float = np.inf  # largest value in an observation
     masked: bool = False
     """Whether the game sometimes forbids actions; it then has a method `mask`."""
+    state_shape: tuple[int, ...] | None = None
+    """Shape of the privileged state of a world, which critics may see; the game then has a method `observe_state`."""
+    state_dtype: DTypeLike = np.float32
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "obs_shape", tuple(self.obs_shape))
+        if self.state_shape is not None:
+            object.__setattr__(self, "state_shape", tuple(self.state_shape))
         if not isinstance(self.actions, int) or self.actions < 1:
             raise ConfigError(
                 f"group {self.name!r} has actions={self.actions!r}: actions must be discrete; give how many there are"
@@ -140,6 +147,14 @@ class Game(ABC):
     def mask(self, group: int, first: int, last: int, out: NDArray[np.bool_]) -> None:
         """Write which actions are allowed into `out` (worlds, last-first, actions)."""
         raise NotImplementedError(f"{self.spec.name} declares a masked group but has no mask()")
+
+    def observe_state(self, group: int, out: NDArray[Any]) -> None:
+        """Write the privileged state that the critics of a group may see into `out` (worlds, *state_shape)."""
+        raise NotImplementedError(f"{self.spec.name} declares a state_shape but has no observe_state()")
+
+    def scene(self, world: int) -> Scene | None:
+        """What there is to see in one world; films and the board draw it. None: they use `render`."""
+        return None
 
     def render(self, world: int) -> NDArray[np.uint8]:
         """A picture of one world, (height, width, 3); one pixel per cell is enough, films enlarge it."""

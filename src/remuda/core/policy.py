@@ -7,6 +7,7 @@ In each turn the rollout calls `act` with a `PolicyInput` for some neighbouring 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,6 +31,7 @@ class PolicyInput:
     mask: NDArray[np.bool_] | None  # (worlds, agents, actions): allowed actions; None: all
     keys: Keys  # (worlds, agents): all randomness of this turn derives from them
     exploration: float | None  # None: as in training; 0: greedy; p: greedy, but random with probability p
+    memory: NDArray[np.float32] | None = None  # (worlds, agents, memory_size): recurrent state, zero where ages are 0
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,8 @@ class PolicyOutput:
     """The chosen actions, and what the policy wants stored in the fragment beside them."""
 
     actions: NDArray[np.int64]  # (worlds, agents)
-    extras: dict[str, NDArray[np.float32]] = field(default_factory=dict)  # each (worlds, agents)
+    extras: dict[str, NDArray[np.float32]] = field(default_factory=dict)  # each (worlds, agents, *shape)
+    memory: NDArray[np.float32] | None = None  # (worlds, agents, memory_size): recurrent state after this turn
 
 
 class Policy(ABC):
@@ -47,6 +50,12 @@ class Policy(ABC):
     """How many observations, the newest included, `act` is given."""
     extras: tuple[str, ...] = ()
     """Names of the extras in its outputs, e.g. log-probabilities for the learner."""
+    extra_shapes: Mapping[str, tuple[int, ...]] = {}
+    """Shapes of extras that are more than one number per agent, by name."""
+    reads_state: bool = False
+    """Whether fragments should have the game's privileged state, for the learner; `act` never gets it."""
+    memory_size: int = 0
+    """Numbers in the recurrent state of an agent; 0: the policy has none."""
 
     def __init__(self, group: Group, agents: int) -> None:
         self.group = group

@@ -16,12 +16,12 @@ from remuda.core.errors import ConfigError
 from remuda.core.game import GameEntry
 from remuda.core.kernels import kernel
 from remuda.core.rng import Keys, below, fold, uniform
+from remuda.core.scene import SceneKind
 from remuda.games.grid import (
     EMPTY,
     WALL,
     Beam,
     Draws,
-    Palette,
     Timing,
     aim,
     arrow_beam,
@@ -87,16 +87,12 @@ BBBBBBBBBBBBBBBBBBB  BBBBBBB
 BBBBBBBBBBBBBBBBBBBBBBBBBBBB
 BBBBBBBBBBBBBBBBBBBBBBBBBBBB
 BBBBBBBBBBBBBBBBBBBBBBBBBBBB"""
-PALETTE = Palette(
-    np.array(
-        [
-            [222, 210, 170], [92, 84, 76], [250, 230, 90], [200, 50, 50], [110, 170, 230], [130, 190, 240],
-            [110, 100, 60], [245, 250, 255],
-        ],
-        np.uint8,
-    ),
-    ".#*o~-%+",
+KINDS = (
+    SceneKind("sand", "#ded2aa"), SceneKind("wall", "#5c544c"), SceneKind("zap beam", "#fae65a"),
+    SceneKind("apple", "#c8322f", "disc"), SceneKind("river", "#8cc4f0"), SceneKind("clean water", "#a6d4f8"),
+    SceneKind("dirty water", "#6e643c"), SceneKind("clean beam", "#f5faff"),
 )  # fmt: skip
+DRAWN = ".#*o~-%+"
 SOLID = np.array([False, True, False, False, False, False, False, False])
 
 
@@ -151,7 +147,8 @@ class CleanupRules(NamedTuple):
 class Cleanup(SocialGame):
     """Worlds of Clean Up."""
 
-    palette = PALETTE
+    kinds = KINDS
+    signs = DRAWN
 
     def __init__(self, options: CleanupOptions, worlds: Sequence[int]) -> None:
         chart, agents = options.chart, options.agents

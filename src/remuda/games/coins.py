@@ -15,11 +15,11 @@ from pydantic import Field
 from remuda.core.game import GameEntry
 from remuda.core.kernels import kernel
 from remuda.core.rng import Keys, fold
+from remuda.core.scene import SceneKind
 from remuda.games.grid import (
     EMPTY,
     WALL,
     Draws,
-    Palette,
     Timing,
     cells_with,
     check_room,
@@ -59,7 +59,11 @@ COINS, OWN, STOLEN, STOLEN_SHARE, LOST = 0, 1, 2, 3, 4
 METRICS = ("coins", "own_coins", "stolen_coins", "stolen_share", "lost_coins")
 SIGNS = "CPW "
 MAP = "\n".join(["C" * 11, "CP" + "C" * 9, *["C" * 11] * 12, "C" * 9 + "PC", "C" * 11])
-PALETTE = Palette(np.array([[236, 226, 198], [92, 84, 76], [140, 165, 245], [240, 150, 140]], np.uint8), ".#rg")
+KINDS = (
+    SceneKind("floor", "#ece2c6"), SceneKind("wall", "#5c544c"), SceneKind("coin of agent 0", "#3b7dd8", "disc"),
+    SceneKind("coin of agent 1", "#e08a1e", "disc"),
+)  # fmt: skip
+DRAWN = ".#rg"
 SOLID = np.array([False, True, False, False])
 
 
@@ -101,7 +105,8 @@ class CoinsRules(NamedTuple):
 class Coins(SocialGame):
     """Worlds of Coins."""
 
-    palette = PALETTE
+    kinds = KINDS
+    signs = DRAWN
 
     def __init__(self, options: CoinsOptions, worlds: Sequence[int]) -> None:
         chart = options.chart

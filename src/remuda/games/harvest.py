@@ -15,11 +15,11 @@ from pydantic import Field
 from remuda.core.game import GameEntry
 from remuda.core.kernels import kernel
 from remuda.core.rng import Keys, below, fold, uniform
+from remuda.core.scene import SceneKind
 from remuda.games.grid import (
     EMPTY,
     WALL,
     Draws,
-    Palette,
     Timing,
     cells_with,
     check_chances,
@@ -103,7 +103,11 @@ GROWTH = {"open": (0.0, 0.0025, 0.005, 0.025), "closed": (0.0, 0.001, 0.005, 0.0
 """Melting Pot's chances that an apple grows next to 0, 1, 2, and more apples."""
 POT_ZAP = {"open": (3, 3, 4), "closed": (4, 2, 100)}
 """Melting Pot's beam: length, turns between shots, time-out."""
-PALETTE = Palette(np.array([[214, 206, 172], [92, 84, 76], [250, 230, 90], [70, 160, 60]], np.uint8), ".#*o")
+KINDS = (
+    SceneKind("floor", "#d6ceac"), SceneKind("wall", "#5c544c"), SceneKind("zap beam", "#fae65a"),
+    SceneKind("apple", "#3f9b3a", "disc"),
+)  # fmt: skip
+DRAWN = ".#*o"
 SOLID = np.array([False, True, False, False])
 
 
@@ -158,7 +162,8 @@ class HarvestRules(NamedTuple):
 class Harvest(SocialGame):
     """Worlds of Harvest."""
 
-    palette = PALETTE
+    kinds = KINDS
+    signs = DRAWN
 
     def __init__(self, options: HarvestOptions, worlds: Sequence[int]) -> None:
         chart, agents = options.chart, options.agents

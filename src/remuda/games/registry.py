@@ -45,6 +45,7 @@ def find_game(name: str) -> GameEntry:
 
 def _shipped(name: str) -> GameEntry:
     if name not in SHIPPED:
+        _hint_at_entry(name)
         raise UnknownName("game", name, SHIPPED)
     entry = import_module(SHIPPED[name].module).ENTRY
     assert isinstance(entry, GameEntry)
@@ -59,6 +60,21 @@ def find_verifier(name: str) -> Callable[[Path], Any]:
     module, _, function = known[name].partition(":")
     verifier: Callable[[Path], Any] = getattr(import_module(module), function)
     return verifier
+
+
+def _hint_at_entry(name: str) -> None:
+    """Raise if `name` is a Python file or module without the entry in it."""
+    path = Path(name)
+    try:
+        is_module = path.suffix == ".py" or Path(f"{name.replace('.', '/')}.py").is_file()
+    except (OSError, ValueError):  # no file can have this name
+        return
+    if is_module:
+        module = ".".join(path.with_suffix("").parts) if path.suffix == ".py" else name
+        raise ConfigError(
+            f"game {name!r} is a module: name the game in it too, {module}:NAME, where NAME is its GameEntry, "
+            "environment class or factory"
+        )
 
 
 def game_name(game: AnyGame) -> str:

@@ -18,6 +18,7 @@ from remuda.core.game import Game, GameEntry, GameSpec, Group, option_per_world
 from remuda.core.kernels import kernel
 from remuda.core.options import Options
 from remuda.core.rng import Keys, below, fold
+from remuda.core.scene import CROSS, DIAMOND, DISC, Scene, SceneAgent, SceneKind
 from remuda.games.grid import (
     EMPTY,
     MOVES,
@@ -38,6 +39,13 @@ GEMS, FOODS, BONES, BUMPS = 0, 1, 2, 3
 METRICS = ("gems", "food", "bones", "bumps")
 COLOURS = np.array(
     [[236, 226, 198], [92, 84, 76], [46, 184, 114], [196, 58, 72], [240, 150, 40], [70, 90, 220]], np.uint8
+)
+SCENE_KINDS = (
+    SceneKind("floor", "#ece2c6"),
+    SceneKind("wall", "#5c544c"),
+    SceneKind("gem", "#1f9d5c", DIAMOND),
+    SceneKind("bone", "#c43a48", CROSS),
+    SceneKind("food", "#f09628", DISC),
 )
 SIGNS = ".#*x+@"
 
@@ -156,6 +164,12 @@ class Treasurehunt(Game):
     def end(self) -> None:
         """Count the turn; truncate every agent after the last."""
         _end(self.state, self.rules)
+
+    def scene(self, world: int) -> Scene:
+        """The map, and the agents on it."""
+        plane = self.state.planes[world]
+        agents = (SceneAgent(i, int(row), int(col)) for i, (row, col) in enumerate(self.state.cells[world]))
+        return Scene(SCENE_KINDS, np.where(plane == AGENT, EMPTY, plane).astype(np.uint8), tuple(agents))
 
     def render(self, world: int) -> NDArray[np.uint8]:
         """The map, one pixel per cell."""

@@ -155,6 +155,8 @@ def pad_frame_stacks(
     """
     agents, rows, size = stacks.shape
     x = torch.zeros((agents, max(rows, min_rows), width), device=device)
+    if not stacks.flags.writeable:  # views into Ray's store are read-only, and torch warns of such arrays
+        stacks = stacks.copy()
     x[:, :rows, :size] = torch.from_numpy(stacks).to(device)
     return x if scale == 1.0 else x.mul_(scale)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from remuda.core import rng
-from remuda.core.fragment import Fragment, Origin, Purpose, empty_fragment
+from remuda.core.fragment import Fragment, FragmentLayout, Origin, Purpose, empty_fragment
 from remuda.core.game import GameSpec
 from remuda.core.plan import Plan
 from remuda.core.policy import PolicyBinding
@@ -47,9 +47,16 @@ class RolloutConfig:
         return f"world {first}" if first == last else f"worlds {first} to {last}"
 
 
-def max_frames(bindings: Sequence[PolicyBinding], group: int) -> int:
-    """The largest number of frames that a policy of the group uses."""
-    return max([binding.policy.frames for binding in bindings if binding.group == group], default=1)
+def fragment_layout(bindings: Sequence[PolicyBinding], group: int) -> FragmentLayout:
+    """What the policies of a group want in its fragments."""
+    policies = [binding.policy for binding in bindings if binding.group == group]
+    shapes = {name: policy.extra_shapes.get(name, ()) for policy in policies for name in policy.extras}
+    return FragmentLayout(
+        before=max([policy.frames for policy in policies], default=1) - 1,
+        extras={name: shapes[name] for name in sorted(shapes)},
+        state=any(policy.reads_state for policy in policies),
+        memory=max([policy.memory_size for policy in policies], default=0),
+    )
 
 
 def empty_fragments(
@@ -65,7 +72,5 @@ def empty_fragments(
     fragments = []
     for g, group in enumerate(spec.groups):
         origin = Origin(g, episodes % config.worlds, episodes, first_turn, task.purpose)
-        names = sorted({name for binding in bindings if binding.group == g for name in binding.policy.extras})
-        before = max_frames(bindings, g) - 1
-        fragments.append(empty_fragment(origin, group, turns or spec.turns, before, tuple(names)))
+        fragments.append(empty_fragment(origin, group, turns or spec.turns, layout=fragment_layout(bindings, g)))
     return fragments

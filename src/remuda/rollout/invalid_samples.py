@@ -20,7 +20,8 @@ def remove_invalid_samples(fragment: Fragment, spec: GameSpec) -> list[InvalidSa
     """
     group = spec.groups[fragment.origin.group]
     obs = fragment.obs[fragment.before :].reshape(fragment.turns + 1, *fragment.alive.shape[1:], -1)
-    if _within(obs, group) and np.isfinite(fragment.rewards).all():
+    wrong_states = _worlds_with_wrong_states(fragment)
+    if _within(obs, group) and np.isfinite(fragment.rewards).all() and not wrong_states.any():
         return []
     alive = fragment.alive.copy()
     observed = np.concatenate([alive, np.zeros_like(alive[:1])])  # (turns + 1, worlds, agents)
@@ -28,11 +29,15 @@ def remove_invalid_samples(fragment: Fragment, spec: GameSpec) -> list[InvalidSa
     wrong_obs = observed & ~((obs >= group.low) & (obs <= group.high) & np.isfinite(obs)).all(axis=3)
     wrong_rewards = alive & ~np.isfinite(fragment.rewards)
     invalid_samples = []
-    for world, agent in np.argwhere(wrong_obs.any(axis=0) | wrong_rewards.any(axis=0)).tolist():
+    wrong = wrong_obs.any(axis=0) | wrong_rewards.any(axis=0)
+    wrong |= np.any(wrong_states, axis=0, keepdims=True).T & alive.any(axis=0)
+    for world, agent in np.argwhere(wrong).tolist():
         reward_turns = np.flatnonzero(wrong_rewards[:, world, agent])
         obs_turns = np.flatnonzero(wrong_obs[:, world, agent])
         if len(reward_turns):
             turn, message = int(reward_turns[0]), f"a reward of {fragment.rewards[reward_turns[0], world, agent]}"
+        elif not len(obs_turns):
+            turn, message = int(np.argmax(wrong_states[:, world])), "a privileged state that is not finite"
         else:
             turn, message = int(obs_turns[0]), f"an observation outside {group.low:g} to {group.high:g}"
         origin, number = fragment.origin, spec.first_agent(fragment.origin.group) + agent
@@ -43,7 +48,18 @@ def remove_invalid_samples(fragment: Fragment, spec: GameSpec) -> list[InvalidSa
         fragment.alive[:, world, agent] = False
     fragment.rewards[~np.isfinite(fragment.rewards)] = 0
     obs[~np.isfinite(obs)] = 0
+    if fragment.state is not None:
+        fragment.state[wrong_states] = 0
     return invalid_samples
+
+
+def _worlds_with_wrong_states(fragment: Fragment) -> NDArray[np.bool_]:
+    """Where the privileged state has numbers that are not finite, (turns + 1, worlds)."""
+    shape = (fragment.turns + 1, fragment.alive.shape[1])
+    if fragment.state is None or fragment.state.dtype.kind != "f":
+        return np.zeros(shape, np.bool_)
+    wrong: NDArray[np.bool_] = ~np.isfinite(fragment.state).reshape(*shape, -1).all(axis=2)
+    return wrong
 
 
 def _within(obs: NDArray[Any], group: Group) -> bool:

@@ -18,7 +18,7 @@ from remuda.core.policy import PolicyBinding, PolicyInput, PolicyOutput
 from remuda.core.rng import Keys, Stream
 from remuda.core.task import InvalidSample, Task
 from remuda.core.timeline import span
-from remuda.rollout.config import STREAM_OF_PURPOSE, RolloutConfig, empty_fragments
+from remuda.rollout.config import STREAM_OF_PURPOSE, RolloutConfig, empty_fragments, fragment_layout
 from remuda.rollout.invalid_samples import remove_invalid_samples
 
 
@@ -69,6 +69,11 @@ class Rollout:
         self._ages = [np.zeros((self.game.worlds, group.size), np.int64) for group in spec.groups]
         # Per group: the turn of the current fragment in which each agent acted last, or -1; (worlds, agents).
         self._last_acted = [np.full((self.game.worlds, group.size), -1, np.int64) for group in spec.groups]
+        # Per group: recurrent states, (worlds, agents, numbers).
+        self._memory = [
+            np.zeros((self.game.worlds, group.size, fragment_layout(self.bindings, g).memory), np.float32)
+            for g, group in enumerate(spec.groups)
+        ]
         # Per group: the last observations of the previous fragment, (before, worlds, agents, *obs).
         self._last_frames: list[NDArray[Any] | None] = [None] * len(spec.groups)
         self._turn = 0  # of the episodes
@@ -170,6 +175,8 @@ class Rollout:
             allowed = np.ones((self.game.worlds, last - first, group.actions), np.bool_)
             self.game.mask(g, first, last, allowed)
             fragment.mask[turn, :, first:last] = allowed
+        if fragment.state is not None and first == 0:
+            self.game.observe_state(g, fragment.state[turn])
 
     def _store_signals(self, g: int, fragment: Fragment, turn: int, first: int, last: int) -> None:
         signals = self.game.signals[g]
@@ -209,6 +216,7 @@ class Rollout:
             mask=None if fragment.mask is None else fragment.mask[turn, :, first:last],
             keys=np.ascontiguousarray(keys[:, first:last]),
             exploration=self.task.exploration,
+            memory=self._memory_of(binding, fragment, turn, first, last),
         )
         with span("infer"):
             output: PolicyOutput = policy.act(inputs, first - binding.first, last - binding.first)
@@ -216,6 +224,21 @@ class Rollout:
         fragment.versions[turn, first:last] = policy.versions[first - binding.first : last - binding.first]
         for name, values in output.extras.items():
             fragment.extras[name][turn, :, first:last] = values
+        if output.memory is not None:
+            self._memory[binding.group][:, first:last, : policy.memory_size] = output.memory
+
+    def _memory_of(
+        self, binding: PolicyBinding, fragment: Fragment, turn: int, first: int, last: int
+    ) -> NDArray[np.float32] | None:
+        """The recurrent states before this turn, zero where a life begins; the first turn's go into the fragment."""
+        size = binding.policy.memory_size
+        if not size:
+            return None
+        memory = self._memory[binding.group][:, first:last, :size]
+        memory[self._ages[binding.group][:, first:last] == 0] = 0
+        if turn == 0 and fragment.memory is not None:
+            fragment.memory[:, first:last, :size] = memory
+        return memory
 
 
 @kernel

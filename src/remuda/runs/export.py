@@ -87,17 +87,17 @@ def export(
 ) -> list[Path]:
     """Write a trained agent into a directory that must not exist yet; returns the files.
 
-    They are its weights, a readable torch module and ONNX; none of them needs remuda.
+    They are its weights, a readable torch module and, if the extra `export` is installed, ONNX; none of them needs
+    remuda.
     """
     folder = Path(out)
-    missing = [name for name in EXTRA if find_spec(name) is None]
-    if missing:
-        raise ConfigError(f"export needs {' and '.join(missing)}: pip install 'remuda-rl[export]'")
     if folder.exists():
         raise ConfigError(f"out={folder} exists already: give a directory that does not")
     taken = take_out(RunDirectory.of(run), agent, checkpoint)
     weights = {name: tensor.clone() for name, tensor in taken.module.state_dict().items()}
-    contents = {WEIGHTS: save(weights), NETWORK: source(taken).encode(), ONNX: as_onnx(taken)}
+    contents = {WEIGHTS: save(weights), NETWORK: source(taken).encode()}
+    if onnx_available():
+        contents[ONNX] = as_onnx(taken)
     try:
         folder.mkdir(parents=True)
         for name, content in contents.items():
@@ -106,6 +106,11 @@ def export(
         shutil.rmtree(folder, ignore_errors=True)
         raise StorageError(f"{folder} cannot be written: {error.strerror or error}") from None
     return [folder / name for name in contents]
+
+
+def onnx_available() -> bool:
+    """Whether the packages that write ONNX are installed."""
+    return all(find_spec(name) for name in EXTRA)
 
 
 def take_out(run: RunDirectory, agent: int, checkpoint: str | None = None) -> ExportedAgent:
@@ -154,7 +159,11 @@ def _iqn(policy: IQNPolicy, about: dict[str, Any]) -> ExportedAgent:
 
 def _ppo(policy: PPOPolicy, about: dict[str, Any]) -> ExportedAgent:
     options = policy.network.options
-    arguments = _shape(policy, policy.network.scale) | {"layers": options.layers, "activation": options.activation}
+    arguments = _shape(policy, policy.network.scale) | {
+        "layers": options.layers,
+        "activation": options.activation,
+        "critic": options.critic == "obs",
+    }
     return ExportedAgent(
         module=_filled(plain.PPOAgent(**arguments), policy),
         arguments=arguments,
@@ -177,10 +186,10 @@ def _shape(policy: Policy, scale: float) -> dict[str, Any]:
 
 
 def _filled(module: nn.Module, policy: Policy) -> nn.Module:
-    """The module with the policy's weights, without the noise of noisy layers."""
+    """The module with the policy's weights."""
     (weights,) = policy.weights()
-    named = {n: torch.from_numpy(a) for n, a in weights.items() if not n.endswith((".weight_sigma", ".bias_sigma"))}
-    module.load_state_dict({**module.state_dict(), **named})
+    own = module.state_dict()  # without the noise, and without a critic that sees more than the agent
+    module.load_state_dict({**own, **{n: torch.from_numpy(a) for n, a in weights.items() if n in own}})
     return module.eval()
 
 

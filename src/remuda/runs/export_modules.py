@@ -48,7 +48,7 @@ class IQNAgent(nn.Module):
 
 
 class PPOAgent(nn.Module):
-    """An actor, and the critic it was trained with."""
+    """An actor, and the critic it was trained with if that sees what the actor sees."""
 
     def __init__(
         self,
@@ -58,13 +58,15 @@ class PPOAgent(nn.Module):
         scale: float,
         layers: list[int],
         activation: str,
+        critic: bool = True,
     ) -> None:
         super().__init__()
         self.scale = scale
         self.activation = activation
         widths = [frames * math.prod(obs_shape), *layers]
         self.actor = nn.ModuleList(nn.Linear(a, b) for a, b in zip(widths, [*layers, actions], strict=True))
-        self.critic = nn.ModuleList(nn.Linear(a, b) for a, b in zip(widths, [*layers, 1], strict=True))
+        if critic:
+            self.critic = nn.ModuleList(nn.Linear(a, b) for a, b in zip(widths, [*layers, 1], strict=True))
 
     def forward(self, frames: Tensor) -> Tensor:
         """Logits of the actions, (batch, actions)."""

@@ -24,7 +24,31 @@ PRESETS: dict[str, dict[str, Any]] = {
         "layers": [64, 64], "activation": "tanh", "passes": 6, "beta2": 0.99, "minibatches": 1, "lr": 0.002,
         "gamma": 0.99, "gae_lambda": 1.0, "clip": 0.2, "entropy": 0.01, "grad_clip": 1000.0,
     },
+    # One defender of CAGE 2 for all red agents, under the rules of the published leaderboard; see docs/cage2.md.
+    "cage2_record": {
+        "game": "cage2", "rules": "leaderboard", "red": ["b_line", "meander", "b_line", "meander", "sleep"],
+        "observation": "memory", "actions": "compact", "horizon": "terminal",
+        "learner": "ppo", "worlds": 500, "total_episodes": 150_000,
+        "layers": [128, 128], "activation": "relu", "passes": 3, "minibatches": 10, "lr": "0.001:0.00002",
+        "gamma": 0.99, "gae_lambda": 0.95, "clip": 0.2, "entropy": "0.02:0.001", "grad_clip": 0.5,
+    },
 }  # fmt: skip
+
+PEER_NAMES: dict[str, tuple[str, ...]] = {
+    "actor_lr": ("lr",), "algo": ("learner",), "algorithm": ("learner",), "buffer_size": ("replay_size",),
+    "clip_coef": ("clip",), "clip_param": ("clip",), "clip_range": ("clip",), "ent_coef": ("entropy",),
+    "entropy_coef": ("entropy",), "entropy_coeff": ("entropy",), "env": ("game",), "env_id": ("game",),
+    "eps": ("epsilon",), "exploration": ("epsilon",), "hidden_size": ("layers", "layer"),
+    "hidden_sizes": ("layers", "layer"), "lambda": ("gae_lambda",), "lambda_": ("gae_lambda",),
+    "learning_rate": ("lr",), "max_grad_norm": ("grad_clip", "clip"), "memory_size": ("replay_size",),
+    "n_envs": ("worlds",), "n_epochs": ("passes",), "n_frames": ("frames",), "n_timesteps": ("total_episodes",),
+    "net_arch": ("layers", "layer"), "num_agents": ("agents",), "num_env_runners": ("n_workers",),
+    "num_envs": ("worlds",), "num_epochs": ("passes",), "num_minibatches": ("minibatches",),
+    "num_sgd_iter": ("passes",), "num_workers": ("n_workers",), "ppo_epochs": ("passes",),
+    "replay_buffer_size": ("replay_size",), "total_timesteps": ("total_episodes",), "train_freq": ("train_interval",),
+    "update_epochs": ("passes",), "vf_coef": ("value_weight",), "vf_loss_coeff": ("value_weight",),
+}  # fmt: skip
+"""Names that other libraries have for settings, and ours: an error names the one that this game and learner have."""
 
 
 def make_plan(settings: Mapping[str, Any]) -> Plan:
@@ -153,7 +177,11 @@ def _route(name: str, value: Any, plan: dict[str, Any], game: type[Options], use
     else:
         takers = [learner for learner in used if name in LEARNERS[learner].options_type().model_fields]
         if not takers:
-            raise UnknownName("setting", name, _all_names(game, used))
+            names = _all_names(game, used)
+            for ours in PEER_NAMES.get(name, ()):
+                if ours in names:
+                    raise ConfigError(f"unknown setting {name!r}: it is called {ours!r} here")
+            raise UnknownName("setting", name, names)
         for learner in takers:
             plan["learner_options"].setdefault(learner, {})[name] = value
 

@@ -5,17 +5,11 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from html import escape
+from importlib.resources import files
 from typing import Any
 
-STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; color: #1d2733; max-width: 88rem; margin: 2rem auto; padding: 0 1rem }
-h1 { font-size: 1.5rem } h2 { font-size: 1.15rem; margin-top: 2.2rem }
-table { border-collapse: collapse; width: 100%; font-size: .92em; font-variant-numeric: tabular-nums }
-th, td { padding: .3rem .5rem; border-bottom: 1px solid #e3e7ec; text-align: right; white-space: nowrap }
-th:first-child, td:first-child, .words td, .words th { text-align: left } .words td:last-child { white-space: normal }
-.wide { overflow-x: auto } .predicted { background: #fff8e6 } .note { color: #5b6775 }
-svg { max-width: 100%; height: auto }
-"""
+LOOK = files("remuda.studies") / "look.css"
+"""The stylesheet of every page, the board's included."""
 INK, BLUE, ORANGE, RED, GREEN, GREY = "#1d2733", "#3b7dd8", "#e08a1e", "#c0392b", "#2d9c6f", "#d9dde3"
 
 
@@ -24,7 +18,8 @@ def page(title: str, parts: Sequence[str]) -> str:
     body = "\n".join(parts)
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
-        f"<style>{STYLE}</style></head><body>\n{body}\n</body></html>\n"
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<style>{LOOK.read_text(encoding='utf-8')}</style></head><body>\n{body}\n</body></html>\n"
     )
 
 
@@ -40,6 +35,11 @@ def note(text: str) -> str:
     return f'<p class="note">{escape(text)}</p>'
 
 
+def warning(text: str) -> str:
+    """A paragraph that a reader must not miss."""
+    return f'<p class="warning" role="note">{escape(text)}</p>'
+
+
 def figure(height: float) -> tuple[Any, Any]:
     """An empty picture and its axes."""
     from matplotlib.figure import Figure  # slow to import, and only pictures need it
@@ -52,8 +52,8 @@ def figure(height: float) -> tuple[Any, Any]:
 
 
 def svg(drawn: Any) -> str:
-    """A picture as SVG, for a page."""
+    """A picture as SVG, for a page; on white, also where the page is dark."""
     file = io.StringIO()
     drawn.savefig(file, format="svg", metadata={"Date": None})
     text = file.getvalue()
-    return text[text.index("<svg") :]
+    return f'<div class="plot">{text[text.index("<svg") :]}</div>'

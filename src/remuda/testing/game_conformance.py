@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bdb
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -29,6 +30,8 @@ WORLDS = 3
 PER_TURN = ("rewards", "terminated", "truncated", "alive")
 MAX_TURNS = 200
 """Turns that are played of a long episode."""
+NECESSARY = 2
+"""If one of the first so many checks fails, the others would only repeat its problem: they are left out."""
 
 
 @dataclass(frozen=True)
@@ -46,21 +49,36 @@ class Finding:
 
 
 def check(game: AnyGame, **options: Any) -> list[Finding]:
-    """Run every check on a game, given by name, entry or factory; what the game raises becomes a finding."""
+    """Run the checks on a game, given by name, entry or factory; what the game raises becomes a finding.
+
+    A game that cannot be made or played has that one finding as its last.
+    """
     entry = game if isinstance(game, GameEntry) else find_game(game_name(game))
-    findings = []
-    for promise, meaning, test in CHECKS:
+    findings: list[Finding] = []
+    for number, (promise, meaning, test) in enumerate(CHECKS):
         problem = None
         try:
             problem = test(entry, options)
         except RemudaError as error:
-            problem = str(error)
+            problem = _shorten(str(error))
         except bdb.BdbQuit:  # from a breakpoint
             raise
         except Exception as error:  # the game is the user's code and may raise anything
-            problem = f"raised {type(error).__name__}: {error}"
+            problem = _shorten(f"raised {type(error).__name__}: {error}")
         findings.append(Finding(promise, problem, meaning))
+        if problem and number < NECESSARY:
+            break
     return findings
+
+
+def _shorten(message: str) -> str:
+    """A message without colours and repeated lines: numba says where a type error is once for each calling function."""
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", message).splitlines()
+    if "nopython" not in message:
+        return "\n".join(lines)
+    place = re.compile(r"^(Failed in nopython|During: |\s*\^?$)")
+    told = list(dict.fromkeys(line for line in lines[1:] if not place.match(line)))
+    return "\n     ".join([lines[0], *told[:4]])
 
 
 def _rollout(

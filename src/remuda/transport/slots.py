@@ -15,12 +15,15 @@ from typing import Any
 import numpy as np
 
 from remuda.core.errors import OrderError
-from remuda.core.fragment import Fragment, Origin
-from remuda.core.game import GameSpec, Group
+from remuda.core.fragment import Fragment, FragmentLayout, Origin, slice_worlds
+from remuda.core.game import GameSpec
 from remuda.core.policy import PolicyBinding
 from remuda.core.task import Task
-from remuda.rollout.config import RolloutConfig, max_frames
+from remuda.rollout.config import RolloutConfig, fragment_layout
 from remuda.transport.shared_memory import ArrayField, SharedMemory, plan_fields
+
+OF_A_TURN = ("keys", "memory_now")
+"""Arrays of a slot that are not part of a fragment: lockstep workers pass them with a request for actions."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +38,8 @@ class SlotToken:
 class GroupLayout:
     """Where the arrays of one group's fragment lie within a slot."""
 
-    before: int  # frames before the first turn
-    fields: dict[str, ArrayField]  # by name
-    extras: tuple[str, ...]
+    fragment: FragmentLayout
+    fields: dict[str, ArrayField]  # by name; also `keys` and `memory_now`, which belong to the current turn
 
 
 @dataclass(frozen=True)
@@ -51,44 +53,21 @@ class SlotLayout:
     @classmethod
     def of(cls, spec: GameSpec, bindings: Sequence[PolicyBinding], worlds: int) -> SlotLayout:
         """The layout for a game and the policies that play it."""
+        layouts = [fragment_layout(bindings, g) for g in range(len(spec.groups))]
         arrays: list[tuple[str, tuple[int, ...], Any]] = []
-        shapes = []
-        for g, group in enumerate(spec.groups):
-            extras = tuple(
-                sorted({name for binding in bindings if binding.group == g for name in binding.policy.extras})
-            )
-            before = max_frames(bindings, g) - 1
-            named = _arrays(group, spec.turns, worlds, before, extras)
-            arrays += [(f"{g}/{name}", shape, dtype) for name, shape, dtype in named]
-            shapes.append((before, extras))
+        for g, (group, layout) in enumerate(zip(spec.groups, layouts, strict=True)):
+            named = layout.arrays(group, spec.turns, worlds)
+            named["keys"] = ((worlds, group.size), np.uint64)
+            if layout.memory:
+                named["memory_now"] = named["memory"]
+            arrays += [(f"{g}/{name}", shape, dtype) for name, (shape, dtype) in named.items()]
         fields, size = plan_fields(arrays)
         groups = []
-        for g, (before, extras) in enumerate(shapes):
+        for g, layout in enumerate(layouts):
             prefix = f"{g}/"
             of_group = {name.removeprefix(prefix): field for name, field in fields.items() if name.startswith(prefix)}
-            groups.append(GroupLayout(before, of_group, extras))
+            groups.append(GroupLayout(layout, of_group))
         return cls(worlds, size, tuple(groups))
-
-
-def _arrays(
-    group: Group, turns: int, worlds: int, before: int, extras: tuple[str, ...]
-) -> list[tuple[str, tuple[int, ...], Any]]:
-    """Name, shape and type of every array of a group's fragment, and of the random keys of its current turn."""
-    per_turn = (turns, worlds, group.size)
-    return [
-        ("obs", (before + turns + 1, worlds, group.size, *group.obs_shape), group.obs_dtype),
-        ("actions", per_turn, np.int64),
-        ("rewards", per_turn, np.float32),
-        ("terminated", per_turn, np.bool_),
-        ("truncated", per_turn, np.bool_),
-        ("alive", per_turn, np.bool_),
-        ("ages", per_turn, np.int64),
-        ("versions", (turns, group.size), np.int64),
-        ("metrics", (worlds, group.size, len(group.metrics)), np.float32),
-        ("keys", (worlds, group.size), np.uint64),
-        *((f"extras.{name}", per_turn, np.float32) for name in extras),
-        *([("mask", (turns + 1, worlds, group.size, group.actions), np.bool_)] if group.masked else []),
-    ]
 
 
 class SlotArray:
@@ -111,30 +90,20 @@ class SlotArray:
         return fragments
 
     def _fragment(self, slot: int, group: GroupLayout, origin: Origin, turns: int | None) -> Fragment:
-        worlds = len(origin.episodes)
         base = slot * self.layout.slot_bytes
-        arrays = {name: field.view(self.memory, base) for name, field in group.fields.items()}
-        n = len(arrays["actions"]) if turns is None else turns
-        return Fragment(
-            origin=origin,
-            before=group.before,
-            obs=arrays["obs"][: group.before + n + 1, :worlds],
-            actions=arrays["actions"][:n, :worlds],
-            rewards=arrays["rewards"][:n, :worlds],
-            terminated=arrays["terminated"][:n, :worlds],
-            truncated=arrays["truncated"][:n, :worlds],
-            alive=arrays["alive"][:n, :worlds],
-            ages=arrays["ages"][:n, :worlds],
-            versions=arrays["versions"][:n],
-            metrics=arrays["metrics"][:worlds],
-            mask=arrays["mask"][: n + 1, :worlds] if "mask" in arrays else None,
-            extras={name: arrays[f"extras.{name}"][:n, :worlds] for name in group.extras},
-        )
+        arrays = {name: field.view(self.memory, base) for name, field in group.fields.items() if name not in OF_A_TURN}
+        return slice_worlds(group.fragment.fragment(origin, arrays), slice(len(origin.episodes)), turns)
 
     def keys(self, slot: int, group: int, worlds: int) -> Any:
         """The random keys of the current turn, (worlds, agents): a worker requests actions with them."""
-        field = self.layout.groups[group].fields["keys"]
-        return field.view(self.memory, slot * self.layout.slot_bytes)[:worlds]
+        return self._of_a_turn("keys", slot, group, worlds)
+
+    def memory_now(self, slot: int, group: int, worlds: int) -> Any:
+        """The recurrent states of the current turn, (worlds, agents, numbers): read and updated by who acts."""
+        return self._of_a_turn("memory_now", slot, group, worlds)
+
+    def _of_a_turn(self, name: str, slot: int, group: int, worlds: int) -> Any:
+        return self.layout.groups[group].fields[name].view(self.memory, slot * self.layout.slot_bytes)[:worlds]
 
 
 class SlotOwners:

@@ -249,7 +249,7 @@ def test_a_damaged_state_file_is_refused(tmp_path: Path, text: str) -> None:
 
 def test_without_scikit_learn_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sklearn.gaussian_process", None)
-    with pytest.raises(ConfigError, match=r"remuda\[search\]"):
+    with pytest.raises(ConfigError, match=r"remuda-rl\[search\]"):
         search("cage2", SMALL, tmp_path / "search")
     assert not (tmp_path / "search").exists()
 

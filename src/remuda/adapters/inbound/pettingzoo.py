@@ -4,7 +4,7 @@ For the other direction, our games as PettingZoo environments, see `adapters/out
 
 Every one of `possible_agents` is an agent of the herd. An agent that dies or leaves is not alive and enters no batch;
 if it comes back, it is alive again. Agents with equal observation and action spaces form a group; each is still its own
-learner.
+learner. What `state()` of the environment returns is the privileged state of the world.
 """
 
 from __future__ import annotations
@@ -50,8 +50,10 @@ def _groups(name: str, env: Any) -> tuple[tuple[Group, ...], list[PettingZooAgen
         actions = count_actions(space, who)
         shape = (inputs.shape, inputs.dtype, actions, inputs.masked or agent in masks)
         alike.setdefault(shape, []).append(PettingZooAgent(agent, inputs, int(space.start)))
+    state = _state_of(env)
+    shown: dict[str, Any] = {} if state is None else {"state_shape": state.shape, "state_dtype": state.dtype}
     groups = tuple(
-        Group(_common_name(agents), len(agents), shape, dtype, actions, masked=masked)
+        Group(_common_name(agents), len(agents), shape, dtype, actions, masked=masked, **shown)
         for (shape, dtype, actions, masked), agents in alike.items()
     )
     return groups, [agent for agents in alike.values() for agent in agents]
@@ -62,6 +64,15 @@ def _masks_in_infos(env: Any) -> set[str]:
     env.reset(seed=0)
     infos = getattr(env, "infos", None) or {}
     return {agent for agent, info in infos.items() if mask_of(None, info) is not None}
+
+
+def _state_of(env: Any) -> NDArray[Any] | None:
+    """The privileged state of an environment that was reset; None if it has none."""
+    try:
+        state = np.asarray(env.state())
+    except (NotImplementedError, AttributeError):  # by PettingZoo's base classes, and by wrappers of such environments
+        return None
+    return None if state.dtype.kind not in "biuf" else state.astype(np.float32) if state.dtype.kind == "f" else state
 
 
 def _common_name(agents: Sequence[PettingZooAgent]) -> str:
@@ -77,6 +88,13 @@ class PettingZooWorld(World):
         self.env = env
         self.agents = agents
         self.numbers = {agent.name: number for number, agent in enumerate(agents)}
+        self._last_state: Any = 0
+
+    def state(self) -> Any:
+        """The environment's state; the last one, if every agent has left."""
+        if self.env.agents:
+            self._last_state = self.env.state()
+        return self._last_state
 
     def render(self) -> NDArray[np.uint8] | None:
         """The environment's picture, if it was made with render_mode=rgb_array."""

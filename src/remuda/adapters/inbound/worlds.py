@@ -50,6 +50,10 @@ class World(ABC):
         """Which actions an agent may take now."""
         raise NotImplementedError
 
+    def state(self) -> Any:
+        """The privileged state of the world, if the spec declares one."""
+        raise NotImplementedError
+
     @abstractmethod
     def act(self, agent: int, action: int) -> None:
         """Carry out the action of an agent that is alive, or keep it until the turn ends."""
@@ -113,6 +117,11 @@ class SimulatorGame(Game):
             for i in range(first, last):
                 if world.alive[number + i]:
                     out[w, i - first] = world.mask(number + i)
+
+    def observe_state(self, group: int, out: NDArray[Any]) -> None:
+        """Ask each world for its state, the same for every group."""
+        for w, world in enumerate(self._worlds):
+            out[w] = world.state()
 
     def act(self, group: int, first: int, last: int, actions: NDArray[np.int64]) -> None:
         """Give each world the actions of its living agents, in order."""

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remuda.core.fragment import Fragment, Purpose
-from remuda.core.policy import PolicyInput
+from remuda.core.policy import Policy, PolicyInput
 from remuda.core.timeline import span
 from remuda.engines.collectors.messages import ActionRequest, ActionsReady
 from remuda.engines.collectors.pool import PoolCollectors
@@ -79,6 +79,9 @@ class LockstepCollectors(PoolCollectors):
             mask=np.concatenate(masks) if masks else None,
             keys=np.concatenate([self._keys(request, f)[:, first:last] for request, f in slots]),
             exploration=key.exploration,
+            memory=np.concatenate([self._memory(request, f, policy) for request, f in slots])
+            if policy.memory_size
+            else None,
         )
         with span("infer"):
             output = policy.act(inputs, first - binding.first, last - binding.first)
@@ -89,6 +92,8 @@ class LockstepCollectors(PoolCollectors):
             fragment.versions[request.turn, first:last] = policy.versions[first - binding.first : last - binding.first]
             for name, values in output.extras.items():
                 fragment.extras[name][request.turn, :, first:last] = values[rows]
+            if output.memory is not None:
+                self._memory(request, fragment, policy)[:] = output.memory[rows]
             row = rows.stop
 
     def _fragment(self, request: ActionRequest, group: int) -> Fragment:
@@ -101,6 +106,13 @@ class LockstepCollectors(PoolCollectors):
             request.token.slot, fragment.origin.group, len(fragment.origin.worlds)
         )
         return keys
+
+    def _memory(self, request: ActionRequest, fragment: Fragment, policy: Policy) -> NDArray[np.float32]:
+        """The recurrent states of the requesting agents in the slot, (worlds, agents, numbers), as a view."""
+        whole: NDArray[np.float32] = self.slot_array.memory_now(
+            request.token.slot, fragment.origin.group, len(fragment.origin.worlds)
+        )
+        return whole[:, request.first : request.last, : policy.memory_size]
 
     def publish(self, rows: Rows, version: int, purpose: Purpose = Purpose.TRAIN) -> None:
         """Load the rows here, where actions are chosen."""

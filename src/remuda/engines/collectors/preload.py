@@ -36,7 +36,7 @@ with (
 ):
     request = json.loads(os.environ.pop(WARM_UP_VARIABLE))
     sys.path[:] = request["path"]  # Python 3.11 does not pass it to the fork server
-    groups = tuple(Group(**{**group, "obs_shape": tuple(group["obs_shape"])}) for group in request["groups"])
+    groups = tuple(Group(**group) for group in request["groups"])
     warm_up_without_objects(Plan(**request["plan"]), GameSpec(request["plan"]["game"], groups, request["turns"]))
 
 gc.collect()

@@ -54,10 +54,21 @@ class ShapeOnlyGame(Game):
         """Every action is allowed."""
         out[:] = True
 
+    def observe_state(self, group: int, out: NDArray[Any]) -> None:
+        """Zeros."""
+        out[:] = 0
+
 
 def warm_up_request(plan: Plan, spec: GameSpec) -> str:
     """What a fork server needs for a warm-up, as JSON; empty if it is too long for an environment variable."""
-    groups = [{**asdict(group), "obs_dtype": np.dtype(group.obs_dtype).str} for group in spec.groups]
+    groups = [
+        {
+            **asdict(group),
+            "obs_dtype": np.dtype(group.obs_dtype).str,
+            "state_dtype": np.dtype(group.state_dtype).str,
+        }
+        for group in spec.groups
+    ]
     facts = {"plan": plan.model_dump(mode="json"), "groups": groups, "turns": spec.turns, "path": sys.path}
     text = json.dumps(facts)
     return text if len(text) < MAX_REQUEST_CHARS else ""

@@ -147,11 +147,17 @@ class LockstepRollout(Rollout):
             super().choose_actions(binding, fragment, turn, keys, first, last)
             return
         slot_array, token = worker.job.slot_array, worker.token
-        slot_array.keys(token.slot, binding.group, len(fragment.origin.worlds))[:] = keys
+        worlds, memory = len(fragment.origin.worlds), self._memory_of(binding, fragment, turn, first, last)
+        slot_array.keys(token.slot, binding.group, worlds)[:] = keys
+        if memory is not None:
+            slot_array.memory_now(token.slot, binding.group, worlds)[:, first:last, : memory.shape[2]] = memory
         worker.status.beat(Phase.AWAITING_ACTIONS, turn)
         worker.connection.send(ActionRequest(token, turn, self.bindings.index(binding), first, last))
         with span("wait"):
             if not worker.connection.poll(limit_s := Limits.of(worker.job.plan).reply):
                 raise WorkerError(f"no actions arrived within {limit_s:.0f} s of the request")
             worker.connection.recv()
+        if memory is not None:
+            now = slot_array.memory_now(token.slot, binding.group, worlds)
+            memory[:] = now[:, first:last, : memory.shape[2]]
         worker.status.beat(Phase.PLAYING, turn)

@@ -1,7 +1,8 @@
 """CAGE 2 in the original simulator, CybORG 2.1, if it is installed: `cage2 simulator=cyborg`.
 
-Observations (52 bits), actions (145) and options are the same as in our simulator, so a policy trained in ours can be
-evaluated there. CybORG draws from Python's global `random`; each world keeps its own state of it, seeded from its key.
+Observations, actions and options are the same as in our simulator, so a policy trained in ours can be evaluated there.
+Blue's memory and compact actions are the same code. CybORG draws from Python's global `random`; each world keeps its
+own state of it, seeded from its key. Which rules the installed version plays is found out, and must be what is asked.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from numpy.typing import NDArray
 from remuda.adapters.inbound.global_random_state import GlobalRandomState
 from remuda.adapters.inbound.worlds import SimulatorGame, World
 from remuda.core.errors import ConfigError, first_line
-from remuda.core.game import Game, GameSpec, Group, option_per_world
-from remuda.games.cage2.game import METRICS
+from remuda.core.game import Game, GameSpec, option_per_world
+from remuda.games.cage2.compact import N_COMPACT
+from remuda.games.cage2.game import METRICS, blue_group
+from remuda.games.cage2.memory import FEATURES, MEMORY, forget, full_action, remember, write_features, write_mask
 from remuda.games.cage2.network import FOOTHOLD, N_ACTIONS, NAMES
 from remuda.games.cage2.observation import BITS
 from remuda.games.cage2.options import ORIGINAL_NAMES, Cage2Options, red_agents
@@ -30,6 +33,8 @@ SOURCE = (
 TRUE_STATE_METRICS = {"never": (), "episode": ("hosts_held",), "step": ("hosts_held", "hosts_entered")}
 """Metrics that need the true state, by the option `true_state`. hosts_held: hosts except User0 on which red has a
 session when the episode ends. hosts_entered: hosts except User0 on which it had one at the end of any step."""
+LEADERBOARD_COMMIT = "606813b"
+"""Of cage-challenge-2: the version with which the published leaderboard was made."""
 BLUE, RED, GREEN = "Blue", "Red", "Green"
 
 
@@ -41,23 +46,61 @@ class CyborgVariant(NamedTuple):
     wrapper: str
     steps: int
     true_state: str
+    memory: bool  # blue sees its memory
+    compact: bool  # and has the compact actions
+    terminal: bool  # the last step is the end
 
 
 def build(options: Cage2Options, worlds: Sequence[int]) -> Game:
     """Worlds with these numbers, each with its own CybORG."""
     _library()
+    _check_rules(options)
     variants = zip(
         option_per_world(red_agents(options), worlds),
         option_per_world(options.green, worlds),
         option_per_world(options.wrapper, worlds),
         strict=True,
     )
-    metrics = (*METRICS, *TRUE_STATE_METRICS[options.true_state])
-    blue = Group("blue", 1, (BITS,), np.uint8, N_ACTIONS, metrics, low=0, high=1)
+    blue = blue_group(options, (*METRICS, *TRUE_STATE_METRICS[options.true_state]))
     spec = GameSpec("cage2", (blue,), options.steps, options.model_dump())
+    memory, compact = options.observation == "memory", options.actions == "compact"
+    terminal = options.horizon == "terminal"
     return SimulatorGame(
-        spec, [CyborgWorld(CyborgVariant(*each, options.steps, options.true_state)) for each in variants]
+        spec,
+        [
+            CyborgWorld(CyborgVariant(*each, options.steps, options.true_state, memory, compact, terminal))
+            for each in variants
+        ],
     )
+
+
+def installed_rules() -> str:
+    """The rules that the installed CybORG plays, "head" or "leaderboard", by the two fixes that separate them."""
+    try:
+        session, enums = (import_module(f"CybORG.{name}") for name in ("Simulator.Session", "Shared.Enums"))
+        fixes = {
+            any(hasattr(kind, "clearports") for kind in vars(session).values()),
+            str(enums.ProcessVersion.parse_string("another version")) == "another version",
+        }
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"simulator=cyborg needs CybORG 2.1 ({first_line(error)}): {SOURCE}") from error
+    if len(fixes) > 1:
+        raise ConfigError(
+            "simulator=cyborg: the CybORG that is installed has one of two late fixes, which is neither rules=head nor "
+            f"rules=leaderboard; take the last version, or commit {LEADERBOARD_COMMIT}"
+        )
+    return "head" if fixes == {True} else "leaderboard"
+
+
+def _check_rules(options: Cage2Options) -> None:
+    installed = installed_rules()
+    asked = {*options.rules} if isinstance(options.rules, list) else {options.rules}
+    if asked != {installed}:
+        other = f"commit {LEADERBOARD_COMMIT}" if installed == "head" else "the last version"
+        raise ConfigError(
+            f"rules={' and '.join(sorted(asked))}: the CybORG that is installed plays rules={installed}; say so, or "
+            f"check out {other} of it"
+        )
 
 
 class CyborgWorld(World):
@@ -73,6 +116,9 @@ class CyborgWorld(World):
         self._obs: Any = None
         self._turn = 0
         self._entered: set[str] = set()
+        self._memory = np.zeros(1, MEMORY)
+        self._features = np.zeros(FEATURES, np.float32)
+        self._mask = np.ones(N_COMPACT, np.bool_)
 
     def reset(self, seed: int) -> None:
         """Begin an episode of the same simulator with a new seed."""
@@ -83,6 +129,7 @@ class CyborgWorld(World):
         with self._random_state.installed():
             self._obs = self._blue.reset(BLUE).observation
         self._check_shape()
+        forget(self._memory[0])
         self._turn = 0
         self._entered = set()
         self.true_state = {}
@@ -91,17 +138,31 @@ class CyborgWorld(World):
         self.over = False
 
     def observe(self, agent: int) -> NDArray[Any]:
-        """Blue's table as bits, as the wrapper returned it last."""
+        """Blue's table as bits, as the wrapper returned it last, or what blue remembers of all of them."""
         bits: NDArray[Any] = self._obs
-        return bits
+        if not self._variant.memory:
+            return bits
+        write_features(self._memory[0], self._features)
+        return self._features
+
+    def mask(self, agent: int) -> NDArray[np.bool_]:
+        """Forbid decoys where none is left."""
+        write_mask(self._memory[0], self._mask)
+        return self._mask
 
     def act(self, agent: int, action: int) -> None:
         """Play a step of blue, green and red."""
+        if self._variant.compact:
+            action = int(full_action(self._memory[0], action))
         with self._random_state.installed():
             result = self._blue.step(BLUE, action)
         self._obs = result.observation
+        remember(self._memory[0], self._obs, action)
         self.rewards[0] += result.reward
         self._turn += 1
+        if self._variant.terminal and self._turn == self._variant.steps:
+            self.terminated[:] = True
+            self.over = True
         self._count()
         asked = self._variant.true_state
         if asked == "step" or (asked == "episode" and self._turn == self._variant.steps):

@@ -46,6 +46,11 @@ FIRST_DRAW = 2  # the first draw of a turn's key that is free: `explore` uses th
 class Defender(Policy):
     """A scripted blue player."""
 
+    def __init__(self, group: Group, agents: int) -> None:
+        if group.actions != N_ACTIONS or group.obs_dtype != np.uint8:
+            raise ConfigError(f"{type(self).__name__} is a script for observation=bits and actions=full: say so")
+        super().__init__(group, agents)
+
     def act(self, inputs: PolicyInput, first: int, last: int) -> PolicyOutput:
         """Choose by the script, then explore if asked to."""
         chosen = np.zeros(inputs.keys.shape, np.int64)

@@ -1,6 +1,7 @@
 """CAGE 2 as a game: one defender (blue) per world; red and green are scripted.
 
-`act` stores blue's action. `end` plays the whole step, in the original's order: blue, green, red.
+`act` stores blue's action. `end` plays the whole step, in the original's order: blue, green, red. Blue's memory, if an
+option needs one, is updated from the bits that blue then sees.
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ from numpy.typing import NDArray
 from remuda.core.game import Game, GameSpec, Group, option_per_world
 from remuda.core.kernels import kernel
 from remuda.core.rng import Keys, below, fold, uniform
+from remuda.core.scene import Scene
+from remuda.games.cage2.compact import N_COMPACT
+from remuda.games.cage2.memory import FEATURES, MEMORY, forget, full_action, remember, write_features, write_mask
 from remuda.games.cage2.network import (
     DETECTED,
     FIRST_DECOY,
@@ -39,8 +43,10 @@ from remuda.games.cage2.red import (
     record_choice,
     reset_red,
 )
+from remuda.games.cage2.scene import draw_scene
 from remuda.games.cage2.simulator import Draws, TurnActions, transition
 from remuda.games.cage2.state import EXPLOIT, IMPACT, NONE, STATE, SUCCEEDED, decode, start
+from remuda.games.cage2.truth import TRUTH_FEATURES, write_truth
 from remuda.games.cage2.workflow import (
     COMPLIANCE_WITHOUT_FIX,
     FIX_COUNTS,
@@ -56,6 +62,8 @@ from remuda.games.cage2.workflow import (
 )
 
 WRAPPERS = ("challenge", "challenge2")
+OBSERVATIONS = {"bits": BITS, "memory": FEATURES, "truth": TRUTH_FEATURES}  # how many numbers each has
+SEES_BITS, SEES_MEMORY, SEES_TRUTH = range(len(OBSERVATIONS))
 HOSTS_LOST, IMPACTS, RESTORES, REMOVES, DECOYS_PLACED = 0, 1, 2, 3, 4
 METRICS = ("hosts_lost", "impacts", "restores", "removes", "decoys")
 ENV_RETURN, ALIGNMENT, FIXES, COMPLIANCE, FIXES_BY_TYPE = range(len(METRICS), len(METRICS) + 5)
@@ -78,8 +86,9 @@ class EpisodeState(NamedTuple):
     over: NDArray[np.bool_]  # (worlds,)
     score: NDArray[np.int64]  # (worlds,): the episode's reward so far, in tenths
     rewards: NDArray[np.float32]  # (worlds, agents)
-    truncated: NDArray[np.bool_]  # (worlds, agents)
+    ended: NDArray[np.bool_]  # (worlds, agents): terminated or truncated, whichever the last step is
     metrics: NDArray[np.float32]  # (worlds, agents, metrics)
+    bits: NDArray[np.uint8]  # (worlds, bits): what blue sees after the step, for its memory
 
 
 class Cage2Rules(NamedTuple):
@@ -92,6 +101,9 @@ class Cage2Rules(NamedTuple):
     steps: int
     orders: NDArray[np.int64]  # (worlds, types), or (worlds, 0) without a workflow
     workflow: WorkflowRules
+    observation: int  # a number in OBSERVATIONS
+    compact: bool  # actions are those of compact.py
+    remembers: bool  # blue has a memory
 
 
 class Cage2(Game):
@@ -99,8 +111,7 @@ class Cage2(Game):
 
     def __init__(self, options: Cage2Options, worlds: Sequence[int]) -> None:
         orders = workflow_orders(options)
-        bits, metrics = (BITS + ORDER_BITS, (*METRICS, *WORKFLOW_METRICS)) if orders else (BITS, METRICS)
-        blue = Group("blue", 1, (bits,), np.uint8, N_ACTIONS, metrics, low=0, high=1)
+        blue = blue_group(options, (*METRICS, *WORKFLOW_METRICS) if orders else METRICS)
         super().__init__(GameSpec("cage2", (blue,), options.steps, options.model_dump()), len(worlds))
         self.rules = Cage2Rules(
             np.array([AGENTS.index(name) for name in option_per_world(red_agents(options), worlds)]),
@@ -114,10 +125,14 @@ class Cage2(Game):
             WorkflowRules(
                 options.foothold_counts, options.alignment, options.compliant_bonus, options.violation_penalty
             ),
+            list(OBSERVATIONS).index(options.observation),
+            blue.masked,
+            options.needs_memory,
         )
         count, signals = len(worlds), self.signals[0]
         self.state = np.zeros(count, STATE)
         self.red_state = np.zeros(count, RED_STATE)
+        self.memory = np.zeros(count, MEMORY)
         self.fix_counts = np.zeros(count, FIX_COUNTS)
         self.episode = EpisodeState(
             keys=np.zeros(count, np.uint64),
@@ -125,30 +140,39 @@ class Cage2(Game):
             over=self.over,
             score=np.zeros(count, np.int64),
             rewards=signals.rewards,
-            truncated=signals.truncated,
+            ended=signals.terminated if options.horizon == "terminal" else signals.truncated,
             metrics=signals.metrics,
+            bits=np.zeros((count, BITS), np.uint8),
         )
 
     def reset(self, worlds: NDArray[np.int64], keys: Keys) -> None:
         """Start with a clean network and red on User0."""
         self.signals[0].clear(worlds)
         self.fix_counts[worlds] = np.zeros(1, FIX_COUNTS)
-        _reset(self.state, self.red_state, self.episode, worlds, keys)
+        _reset(self.state, self.red_state, self.memory, self.episode, worlds, keys)
 
     def begin(self) -> None:
         """Do nothing: all changes happen in `end`."""
 
-    def observe(self, group: int, first: int, last: int, out: NDArray[np.uint8]) -> None:
-        """Write blue's table as bits, and after it the order of repair if there is one."""
-        _observe(self.state, self.rules, out)
+    def observe(self, group: int, first: int, last: int, out: NDArray[Any]) -> None:
+        """Write blue's table as bits, its memory or the truth, and after it the order of repair if there is one."""
+        _observe(self.state, self.red_state, self.memory, self.rules, out)
+
+    def mask(self, group: int, first: int, last: int, out: NDArray[np.bool_]) -> None:
+        """Forbid decoys where none is left."""
+        _mask(self.memory, out)
 
     def act(self, group: int, first: int, last: int, actions: NDArray[np.int64]) -> None:
         """Store blue's action; `end` carries it out."""
-        _store_action(self.state, self.over, actions)
+        _store_action(self.state, self.memory, self.over, self.rules, actions)
 
     def end(self) -> None:
-        """Play the step; truncate after the last."""
-        _step(self.state, self.red_state, self.fix_counts, self.episode, self.rules)
+        """Play the step; the last one ends the episode."""
+        _step(self.state, self.red_state, self.memory, self.fix_counts, self.episode, self.rules)
+
+    def scene(self, world: int) -> Scene:
+        """The network: fill shows the truth, frame what blue believes, marks what happened."""
+        return draw_scene(self.state[world], self._caption(world))
 
     def render(self, world: int) -> NDArray[np.uint8]:
         """The network as a picture: fill shows the truth, frame what blue believes, the mark what blue saw happen."""
@@ -164,11 +188,21 @@ class Cage2(Game):
         return f"red {red}, turn {turn} of {self.rules.steps}, total {total:.1f}"
 
 
+def blue_group(options: Cage2Options, metrics: tuple[str, ...]) -> Group:
+    """What blue sees and may do, in our simulator and in the original."""
+    size = OBSERVATIONS[options.observation] + (ORDER_BITS if options.workflow else 0)
+    dtype = np.uint8 if options.observation == "bits" else np.float32
+    compact = options.actions == "compact"
+    actions = N_COMPACT if compact else N_ACTIONS
+    return Group("blue", 1, (size,), dtype, actions, metrics, low=0, high=1, masked=compact)
+
+
 @kernel
-def _reset(state: Any, red_state: Any, episode: Any, worlds: Any, keys: Any) -> None:
+def _reset(state: Any, red_state: Any, memory: Any, episode: Any, worlds: Any, keys: Any) -> None:
     for i in range(len(worlds)):
         w = worlds[i]
         start(state[w])
+        forget(memory[w])
         reset_red(red_state[w], FIRST_ENTRY + below(fold(keys[i], 0), 0, ENTRIES))
         episode.keys[w] = keys[i]
         episode.turn[w] = 0
@@ -177,22 +211,33 @@ def _reset(state: Any, red_state: Any, episode: Any, worlds: Any, keys: Any) -> 
 
 
 @kernel
-def _observe(state: Any, rules: Any, out: Any) -> None:
+def _observe(state: Any, red_state: Any, memory: Any, rules: Any, out: Any) -> None:
     for w in range(out.shape[0]):
-        write_observation(state[w], rules.wrapper[w], out[w, 0])
+        if rules.observation == SEES_BITS:
+            write_observation(state[w], rules.wrapper[w], out[w, 0])
+        elif rules.observation == SEES_MEMORY:
+            write_features(memory[w], out[w, 0])
+        else:
+            write_truth(state[w], red_state[w], rules.red[w], memory[w].turn, out[w, 0])
         if rules.orders.shape[1]:
-            write_order(rules.orders[w], out[w, 0, BITS:])
+            write_order(rules.orders[w], out[w, 0, out.shape[2] - ORDER_BITS :])
 
 
 @kernel
-def _store_action(state: Any, over: Any, actions: Any) -> None:
+def _mask(memory: Any, out: Any) -> None:
+    for w in range(out.shape[0]):
+        write_mask(memory[w], out[w, 0])
+
+
+@kernel
+def _store_action(state: Any, memory: Any, over: Any, rules: Any, actions: Any) -> None:
     for w in range(actions.shape[0]):
         if not over[w]:
-            state[w].blue = actions[w, 0]
+            state[w].blue = full_action(memory[w], actions[w, 0]) if rules.compact else actions[w, 0]
 
 
 @kernel
-def _step(state: Any, red_state: Any, fix_counts: Any, episode: Any, rules: Any) -> None:
+def _step(state: Any, red_state: Any, memory: Any, fix_counts: Any, episode: Any, rules: Any) -> None:
     for w in range(episode.turn.shape[0]):
         if episode.over[w]:
             continue
@@ -209,9 +254,12 @@ def _step(state: Any, red_state: Any, fix_counts: Any, episode: Any, rules: Any)
             _count_compliance(fix_counts[w], episode.score[w], rules.workflow, episode.metrics[w, 0])
         episode.rewards[w, 0] += reward
         episode.turn[w] += 1
+        if rules.remembers:
+            write_observation(s, rules.wrapper[w], episode.bits[w])
+            remember(memory[w], episode.bits[w], np.int64(s.blue))
         if episode.turn[w] == rules.steps:
             episode.over[w] = True
-            episode.truncated[w, 0] = True
+            episode.ended[w, 0] = True
 
 
 @kernel

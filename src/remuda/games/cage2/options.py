@@ -51,6 +51,16 @@ class Cage2Options(Options):
     rules: RuleSet | list[RuleSet] = Field(
         "head", description="head: the last version; leaderboard: before two late fixes; per world"
     )
+    observation: Literal["bits", "memory", "truth"] = Field(
+        "bits",
+        description="bits: blue's table now; memory: what it saw and did so far; truth: the true state, for study only",
+    )
+    actions: Literal["full", "compact"] = Field(
+        "full", description="full: the 145 of the challenge; compact: 40, of which one per host is its next decoy"
+    )
+    horizon: Literal["truncated", "terminal"] = Field(
+        "truncated", description="what the last step is to a critic: a cut, or the end, after which nothing is worth"
+    )
     workflow: Annotated[Order | list[Order] | None, BeforeValidator(_order_name)] = Field(
         None,
         description="an order of repair such as defender,enterprise,op_server,op_host,user, shown to blue, who is "
@@ -63,7 +73,7 @@ class Cage2Options(Options):
     compliant_bonus: float = Field(0.0, ge=0, description="workflow: pay for each fix that complies")
     violation_penalty: float = Field(0.0, ge=0, description="workflow: cost of each fix that does not")
     simulator: Literal["own", "cyborg"] = Field(
-        "own", description="cyborg: the original, where it is installed; it plays the rules of that version"
+        "own", description="cyborg: the original, where it is installed; `rules` must be those of that version"
     )
     true_state: Literal["never", "episode", "step"] = Field(
         "never", description="cyborg: when to read the true state, which is slow but gives more metrics"
@@ -76,11 +86,8 @@ class Cage2Options(Options):
                 raise ConfigError(f"{name}=[] is empty: give one value, or one per world")
         if isinstance(self.red, list) and "mixed" in self.red:
             raise ConfigError("red: 'mixed' is already a list of all three; name the red agents one by one")
-        if self.simulator == "cyborg" and "leaderboard" in self.rules:
-            raise ConfigError(
-                "rules=leaderboard is not for simulator=cyborg, which plays the version that is installed: "
-                "say rules=head, and install the version you want"
-            )
+        if self.simulator == "cyborg" and self.observation == "truth":
+            raise ConfigError("observation=truth is for simulator=own: the original does not tell what red remembers")
         if isinstance(self.workflow, list) and {ALL, DISTINCT} & {*self.workflow}:
             raise ConfigError(f"workflow: {ALL!r} and {DISTINCT!r} are lists already; name the orders one by one")
         if self.simulator == "cyborg" and self.workflow is not None:
@@ -89,6 +96,11 @@ class Cage2Options(Options):
             raise ConfigError(
                 f"true_state={self.true_state} is for simulator=cyborg: simulator=own always has the true state"
             )
+
+    @property
+    def needs_memory(self) -> bool:
+        """Whether blue's memory must be kept: to be seen, to name the next decoy, or to show the time."""
+        return self.observation != "bits" or self.actions == "compact"
 
 
 def red_agents(options: Cage2Options) -> str | list[str]:

@@ -43,12 +43,12 @@ def draw_text(s: Any, caption: str) -> str:
     levels = privilege(s)
     for subnet in COLUMNS:
         lines.append(f"{SUBNETS[subnet]}")
-        for h in _members(subnet):
+        for h in members(subnet):
             lines.append(
                 f"  {NAMES[h]:12s}{TRUTH[levels[h]]:6s} {BELIEF[s.compromised[h]]:12s} "
-                f"{ACTIVITY[s.activity[h]]:10s} {' '.join(_decoys(s, h))}".rstrip()
+                f"{ACTIVITY[s.activity[h]]:10s} {' '.join(decoy_names(s, h))}".rstrip()
             )
-    return "\n".join([*lines, *_last_actions(s), caption])
+    return "\n".join([*lines, *last_actions(s), caption])
 
 
 def draw_picture(s: Any, caption: str) -> NDArray[np.uint8]:
@@ -59,10 +59,10 @@ def draw_picture(s: Any, caption: str) -> NDArray[np.uint8]:
     for column, subnet in enumerate(COLUMNS):
         left = 18 + column * (BOX[0] + 16)
         pen.text((left, 12), SUBNETS[subnet], INK, _font(13))
-        for row, h in enumerate(_members(subnet)):
+        for row, h in enumerate(members(subnet)):
             _draw_host(pen, s, h, int(levels[h]), (left, TOP + row * (BOX[1] + GAP)))
     _legend(pen)
-    for i, line in enumerate([*_last_actions(s), caption]):
+    for i, line in enumerate([*last_actions(s), caption]):
         pen.text((18, 284 + 18 * i), line, INK, _font(12))
     return np.asarray(image, np.uint8)
 
@@ -73,10 +73,10 @@ def _draw_host(pen: ImageDraw.ImageDraw, s: Any, h: int, level: int, corner: tup
     box = (x, y, x + BOX[0], y + BOX[1])
     pen.rectangle(box, FILL[level], FRAME[belief], 4 if belief else 1)
     pen.text((x + 8, y + 5), NAMES[h], INK, _font(12))
-    decoys = _decoys(s, h)
+    decoys = decoy_names(s, h)
     names = " ".join(decoys if len(decoys) < 3 else [name[:3] for name in decoys])
     pen.text((x + 8, y + 22), names, (30, 110, 60), _font(10))
-    for mark, (side, colour) in enumerate(_actors(s, h)):
+    for mark, (side, colour) in enumerate(actors(s, h)):
         spot = x + BOX[0] - 18 - 18 * mark
         pen.ellipse((spot, y + 23, spot + 13, y + 36), colour)
         pen.text((spot + 4, y + 24), side, (255, 255, 255), _font(10))
@@ -103,7 +103,7 @@ def _sample(pen: ImageDraw.ImageDraw, corner: tuple[int, int], name: str, fill: 
     pen.text((x + 16, y), name, FAINT, _font(10))
 
 
-def _last_actions(s: Any) -> list[str]:
+def last_actions(s: Any) -> list[str]:
     """The last actions of all sides, and the reward."""
     worked = "" if s.blue_success else " (no effect)"
     service = "OTService runs" if s.service_up else "OTService is DOWN"
@@ -125,7 +125,7 @@ def _red_action(s: Any) -> str:
     return f"{RED_VERBS[verb]} {where}{how}: {'success' if s.red_success == SUCCEEDED else 'failure'}"
 
 
-def _actors(s: Any, h: int) -> list[tuple[str, tuple[int, int, int]]]:
+def actors(s: Any, h: int) -> list[tuple[str, tuple[int, int, int]]]:
     """The sides whose last action was aimed at this host, with their colours."""
     verb, host = decode(int(s.blue))
     red = ("R", (200, 20, 20)) if s.red > SWEEP and s.red_target == h else None
@@ -134,11 +134,11 @@ def _actors(s: Any, h: int) -> list[tuple[str, tuple[int, int, int]]]:
     return [actor for actor in (red, blue, green) if actor]
 
 
-def _decoys(s: Any, h: int) -> list[str]:
+def decoy_names(s: Any, h: int) -> list[str]:
     return [DECOYS[d].name for d in np.flatnonzero(s.decoys[h])]
 
 
-def _members(subnet: int) -> list[int]:
+def members(subnet: int) -> list[int]:
     """The hosts of a subnet, the server first."""
     hosts = [h for h in range(N_HOSTS) if HOSTS[h].subnet == subnet]
     return sorted(hosts, key=lambda h: (h != OP_SERVER, h))

@@ -9,7 +9,6 @@ from remuda.games.grid.arena import (
     Arena,
     ArenaState,
     Draws,
-    Palette,
     Scratch,
     Timing,
     arena_group,
@@ -66,7 +65,7 @@ from remuda.games.grid.views import View, make_view, write_view
 
 __all__ = [
     "AHEAD", "DOWN", "EAST", "EMPTY", "LEFT", "MOVES", "NORTH", "RIGHT", "SOUTH", "UP", "WALL", "WEST",
-    "Arena", "ArenaState", "Beam", "Draws", "Palette", "Scratch", "Timing", "View",
+    "Arena", "ArenaState", "Beam", "Draws", "Scratch", "Timing", "View",
     "add_view", "aim", "arena_group", "arrow_beam", "bring_back", "cells_with", "check_chances", "check_room", "compose",
     "count_down", "count_kind", "displace", "draw_moves", "draw_spawns", "draw_text", "fill_ground", "finish_turn", "go_to_starts",
     "lift_agents", "load_draws", "log_miss", "make_scratch", "make_view", "move_agents", "move_at_once", "move_in_order", "next_success", "open_turn", "paint", "place_agents",

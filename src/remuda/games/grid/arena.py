@@ -10,6 +10,7 @@ pictures show one code per cell: the agent, else the ground, else the mark.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,8 +19,9 @@ from numpy.typing import NDArray
 from remuda.core.game import Game, GameSpec, Group
 from remuda.core.kernels import kernel
 from remuda.core.rng import Keys, below, fold
+from remuda.core.scene import Scene, SceneAgent, SceneBeam, SceneKind, agent_colour
 from remuda.games.grid.facing import STAY, move_at_once, move_in_order, shuffle
-from remuda.games.grid.planes import WALL, draw_text
+from remuda.games.grid.planes import DOWN, LEFT, RIGHT, UP, WALL, draw_text
 from remuda.games.grid.views import View, write_view
 
 SOCIAL_METRICS = ("collective_return", "equality", "sustainability", "peace")
@@ -30,13 +32,6 @@ positive, 1 where all are equal, else 0. sustainability: the mean turn in which 
 agents that are. peace: how many agents are in the game, on average over the turns; the others wait to come back.
 """
 RETURN, REWARD_TIMES, REWARD_TURNS, TURNS_AWAY = 0, 1, 2, 3
-AGENT_COLOURS = np.array(
-    [
-        [60, 90, 220], [214, 60, 60], [240, 170, 40], [150, 70, 190], [40, 170, 190], [230, 120, 180], [110, 80, 50],
-        [20, 110, 60], [250, 230, 90], [120, 120, 130],
-    ],
-    np.uint8,
-)  # fmt: skip
 AGENT_SIGNS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
@@ -117,24 +112,13 @@ def make_scratch(agents: int, spawns: int, beam_cells: int, cells: int) -> Scrat
     )
 
 
-class Palette(NamedTuple):
-    """How a game is drawn: a colour and a sign for each code below the agents'."""
-
-    colours: NDArray[np.uint8]  # (codes, rgb)
-    signs: str
-
-
-class Legend(NamedTuple):
-    """What a picture shows: an entry per kind, and where the agents are."""
-
-    kinds: dict[str, tuple[int, int, int]]
-    agents: NDArray[np.uint8]  # (agents, rgb)
-
-
 class Arena(Game):
     """Worlds of a game on a map; a subclass resets worlds and plays turns."""
 
-    palette: Palette
+    kinds: tuple[SceneKind, ...]
+    """How each code below the agents' is drawn: kinds of ground and marks."""
+    signs: str
+    """A sign for each of them, for the terminal."""
 
     def __init__(
         self, spec: GameSpec, worlds: int, shape: tuple[int, int], view: View, kinds: int = 1, beams: int = 1
@@ -186,14 +170,31 @@ class Arena(Game):
         """Keep the actions until all agents have acted."""
         self.state.actions[:, first:last] = actions
 
+    def scene(self, world: int) -> Scene:
+        """The ground, the agents with their facings, and the cells that beams cover."""
+        state = self.state
+        agents = tuple(
+            SceneAgent(i, int(row), int(col), SCENE_FACINGS[facing])
+            for i, (row, col, facing) in enumerate(state.places[world])
+            if state.away[world, i] == 0
+        )
+        marks = state.marks[world]
+        beams = tuple(SceneBeam(int(r), int(c), self.kinds[marks[r, c]].colour) for r, c in np.argwhere(marks))
+        return Scene(self.kinds, state.ground[world].copy(), agents, beams, lines=self.captions(world))
+
+    def captions(self, world: int) -> tuple[str, ...]:
+        """Lines of text below a picture: the turn, and each agent's return."""
+        returns = " ".join(f"{value:g}" for value in self.state.tally[world, :, RETURN])
+        return (f"turn {self.state.turn[world]}, returns {returns}",)
+
     def render(self, world: int) -> NDArray[np.uint8]:
         """The map, 4 × 4 pixels per cell; each agent has its colour, and a dark spot where it faces."""
-        return draw_arena(self.state, world, self.view, self.palette)
+        return draw_arena(self.state, world, self.kinds)
 
     def text(self, world: int) -> str:
         """The map as text; agents are numbers."""
         margin = self.view.margin
-        return draw_text(self.state.codes[world, margin:-margin, margin:-margin], self.palette.signs + AGENT_SIGNS)
+        return draw_text(self.state.codes[world, margin:-margin, margin:-margin], self.signs + AGENT_SIGNS)
 
 
 def arena_group(name: str, agents: int, view: View, actions: int, metrics: tuple[str, ...]) -> Group:
@@ -210,32 +211,29 @@ def arena_group(name: str, agents: int, view: View, actions: int, metrics: tuple
     )
 
 
-def agent_colours(agents: int) -> NDArray[np.uint8]:
-    """A colour for each agent, (agents, rgb); they repeat after ten."""
-    return AGENT_COLOURS[np.arange(agents) % len(AGENT_COLOURS)]
-
-
 CELL = 4
 """Pixels of a cell, to each side."""
-DARK = np.array([25, 25, 30], np.uint8)
+DARK = (25, 25, 30)
+SCENE_FACINGS = (DOWN, RIGHT, UP, LEFT)
+_SPOTS = ((slice(3, 4), slice(1, 3)), (slice(1, 3), slice(3, 4)), (slice(0, 1), slice(1, 3)), (slice(1, 3), slice(0, 1)))
 
 
-def draw_arena(state: ArenaState, world: int, view: View, palette: Palette) -> NDArray[np.uint8]:
+def draw_arena(state: ArenaState, world: int, kinds: Sequence[SceneKind]) -> NDArray[np.uint8]:
     """One world as a picture, (height * CELL, width * CELL, 3)."""
-    ground = palette.colours[state.ground[world]]
-    marked = state.marks[world] > 0
-    ground[marked] = (palette.colours[state.marks[world]][marked] * 0.7 + ground[marked] * 0.3).astype(np.uint8)
+    colours = np.array([_rgb(kind.colour) for kind in kinds], np.uint8)
+    ground, marks = colours[state.ground[world]], state.marks[world]
+    ground[marks > 0] = ground[marks > 0] // 3 + colours[marks[marks > 0]] // 3 * 2
     picture = ground.repeat(CELL, axis=0).repeat(CELL, axis=1)
-    colours = agent_colours(state.places.shape[1])
     for i, (row, col, facing) in enumerate(state.places[world]):
-        if state.away[world, i]:
-            continue
-        top, left = row * CELL, col * CELL
-        cell = picture[top : top + CELL, left : left + CELL]
-        cell[:] = colours[i] // 2 if state.frozen[world, i] else colours[i]
-        spot = {0: cell[3:, 1:3], 1: cell[1:3, 3:], 2: cell[:1, 1:3], 3: cell[1:3, :1]}[int(facing)]
-        spot[:] = DARK
+        if state.away[world, i] == 0:
+            cell = picture[row * CELL : (row + 1) * CELL, col * CELL : (col + 1) * CELL]
+            cell[:] = np.array(_rgb(agent_colour(i))) // (2 if state.frozen[world, i] else 1)
+            cell[_SPOTS[facing]] = DARK
     return picture
+
+
+def _rgb(colour: str) -> tuple[int, int, int]:
+    return int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16)
 
 
 @kernel

@@ -15,6 +15,7 @@ class Experience(NamedTuple):
     """Turns in which neighbouring agents acted, equally many for each, in the order of worlds and then time."""
 
     stacks: NDArray[Any]  # (agents, rows, frames * obs), in the game's dtype
+    states: NDArray[Any]  # (agents, rows, state), or (agents, rows, 0) if the critic does not see it
     actions: NDArray[np.int64]  # (agents, rows)
     log_probs: NDArray[np.float32]  # (agents, rows): of the actions, by the policy that acted
     advantages: NDArray[np.float32]  # (agents, rows)
@@ -37,6 +38,15 @@ def alive_rows(fragment: Fragment, array: NDArray[Any], agent: int) -> NDArray[A
     """Entries of `array` (turns, worlds, agents, …) in which an agent is alive, world after world: (rows, …)."""
     rows: NDArray[Any] = array[:, :, agent].swapaxes(0, 1)[fragment.alive[:, :, agent].T]
     return rows
+
+
+def privileged_states(fragment: Fragment, size: int) -> NDArray[Any]:
+    """The privileged state beside every observation, (turns + 1, worlds, agents, size), as a view; `size` may be 0."""
+    shape = (fragment.turns + 1, *fragment.alive.shape[1:], size)
+    if not size:
+        return np.zeros(shape, np.float32)
+    assert fragment.state is not None, "the policy did not ask for the state"
+    return np.broadcast_to(fragment.state.reshape(*shape[:2], 1, size), shape)
 
 
 def frame_stacks(fragment: Fragment, frames: int) -> NDArray[Any]:

@@ -29,6 +29,7 @@ from remuda.learners.ppo.experience import (
     frame_stacks,
     generalised_advantages,
     next_frame_stacks,
+    privileged_states,
 )
 from remuda.learners.ppo.loss import loss_gradient
 from remuda.learners.ppo.network import PPONetwork
@@ -74,6 +75,7 @@ class PPO(Learner):
         self.steps = np.zeros(context.agents, np.int64)
         self.returns = RunningMoments(context.agents, 1)
         self.observed = RunningMoments(context.agents, self.network.obs_size)
+        self.states = RunningMoments(context.agents, self.network.state_size)
         self._rate = schedule("lr", options.lr, context.agent_numbers)
         self._entropy = schedule("entropy", options.entropy, context.agent_numbers)
         self._gamma = schedule("gamma", options.gamma, context.agent_numbers, high=1.0)
@@ -101,8 +103,8 @@ class PPO(Learner):
         if self.options.normalise_observations:
             weights = weights.clone()
             arrays = self.network.layout.arrays(weights)
-            mean, std = (torch.from_numpy(a).to(weights) for a in self._input_moments())
             for name in ("actor", "critic"):
+                mean, std = (torch.from_numpy(a).to(weights) for a in self._input_moments(name))
                 arrays[f"{name}.0.weight"].div_(std)
                 arrays[f"{name}.0.bias"].sub_((arrays[f"{name}.0.weight"] * mean).sum(dim=2))
         return weights.cpu().numpy().copy()
@@ -114,14 +116,16 @@ class PPO(Learner):
         mean, std = self.returns.mean_and_std()
         return np.concatenate([mean, np.maximum(std, 1e-6)], axis=1)
 
-    def _input_moments(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Mean and standard deviation by which inputs are standardised, (agents, 1, inputs) each."""
-        mean, std = self.observed.mean_and_std()
+    def _input_moments(self, name: str) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Mean and standard deviation by which inputs of actors or critics are standardised, (agents, 1, inputs)."""
+        network, critic = self.network, name == "critic" and self.options.critic
+        moments = [] if critic == "state" else [self.observed.mean_and_std()] * network.frames
+        if critic in ("state", "both"):
+            moments.append(self.states.mean_and_std())
+        mean, std = (np.concatenate(arrays, axis=1) for arrays in zip(*moments, strict=True))
         std = np.where(std < MIN_STD, 1.0, std)
-        padding = self.network.inputs - self.network.frames * self.network.obs_size
-        frames = (1, self.network.frames)
-        mean = np.pad(np.tile(mean, frames), ((0, 0), (0, padding)))
-        std = np.pad(np.tile(std, frames), ((0, 0), (0, padding)), constant_values=1.0)
+        padding = ((0, 0), (0, (network.critic_inputs if critic else network.inputs) - mean.shape[1]))
+        mean, std = np.pad(mean, padding), np.pad(std, padding, constant_values=1.0)
         return mean[:, None].astype(np.float32), std[:, None].astype(np.float32)
 
     def take(self, fragment: Fragment) -> None:
@@ -131,13 +135,14 @@ class PPO(Learner):
 
     def advantages(self, fragment: Fragment, stacks: NDArray[Any]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Generalised advantages and the critic's values, (turns, worlds, agents); `stacks` is its `frame_stacks`."""
-        values = self._values(stacks)
+        states = privileged_states(fragment, self.network.state_size)
+        values = self._values(stacks, states)
         ended = fragment.terminated | fragment.truncated
         cut_off = fragment.alive & ~fragment.terminated  # becomes: where to bootstrap from the observation after it
         cut_off[:-1] &= fragment.truncated[:-1] | ~fragment.alive[1:]
         next_values = np.zeros_like(values)
         next_values[:-1] = np.where(cut_off[:-1], 0.0, values[1:])
-        self._bootstrap(fragment, cut_off, next_values)
+        self._bootstrap(fragment, states, cut_off, next_values)
         result = np.zeros_like(values)
         rewards = fragment.rewards * np.float32(self.options.reward_scale)
         gamma = self._gamma.at(self.updates, self.context.total_updates)
@@ -145,8 +150,8 @@ class PPO(Learner):
         generalised_advantages(rewards, values, next_values, flags, gamma, self.options.gae_lambda, result)
         return result, values
 
-    def _values(self, stacks: NDArray[Any]) -> NDArray[np.float32]:
-        """The critics' values of frame stacks (turns, worlds, agents, frames * obs): (turns, worlds, agents)."""
+    def _values(self, stacks: NDArray[Any], states: NDArray[Any]) -> NDArray[np.float32]:
+        """The critics' values of frame stacks and states (turns, worlds, agents, …): (turns, worlds, agents)."""
         arrays, moments = self.network.layout.arrays(self.weights), self._value_moments()
         values = np.empty(stacks.shape[:3], np.float32)
         turns = max(1, VALUE_ROWS // stacks.shape[1])
@@ -156,15 +161,25 @@ class PPO(Learner):
             agent, first = job
             own = {name: array[agent : agent + 1] for name, array in arrays.items()}
             part = stacks[first : first + turns, :, agent]  # (turns, worlds, frames * obs)
-            x = self._input(part.reshape(1, -1, part.shape[2]), slice(agent, agent + 1))
-            predicted = self.network.values(own, x)[0, : part.shape[0] * part.shape[1]].cpu().numpy()
+            state = states[first : first + len(part), :, agent]  # (turns, worlds, state)
+            rows = part.shape[0] * part.shape[1]
+            x = self._critic_input(
+                part.reshape(1, rows, -1), state.reshape(1, rows, state.shape[2]), slice(agent, agent + 1)
+            )
+            predicted = self.network.values(own, x)[0, :rows].cpu().numpy()
             values[first : first + turns, :, agent] = predicted.reshape(part.shape[:2])
 
         self._map(evaluate, [(a, t) for a in range(self.context.agents) for t in range(0, len(values), turns)])
         return values * moments[:, 1].astype(np.float32) + moments[:, 0].astype(np.float32)
 
     @torch.no_grad()
-    def _bootstrap(self, fragment: Fragment, cut_off: NDArray[np.bool_], next_values: NDArray[np.float32]) -> None:
+    def _bootstrap(
+        self,
+        fragment: Fragment,
+        states: NDArray[Any],
+        cut_off: NDArray[np.bool_],
+        next_values: NDArray[np.float32],
+    ) -> None:
         """Write the values after turns that `cut_off` marks, where the data ends but the game does not."""
         arrays = self.network.layout.arrays(self.weights)
         moments = self._value_moments()
@@ -172,7 +187,8 @@ class PPO(Learner):
             turns, worlds = np.nonzero(cut_off[:, :, agent])
             if len(turns):
                 stacks = next_frame_stacks(fragment, self.network.frames, turns, worlds, agent)
-                x = self._input(stacks[None], slice(agent, agent + 1))
+                state = states[turns + 1, worlds, agent]
+                x = self._critic_input(stacks[None], state[None], slice(agent, agent + 1))
                 own = {name: array[agent : agent + 1] for name, array in arrays.items()}
                 values = self.network.values(own, x)[0, : len(turns)].cpu().numpy()
                 next_values[turns, worlds, agent] = values * moments[agent, 1] + moments[agent, 0]
@@ -180,8 +196,25 @@ class PPO(Learner):
     def _input(self, stacks: NDArray[Any], agents: slice) -> Tensor:
         """Network input of some agents: stacks (agents, rows, frames * obs) → (agents, padded rows, inputs)."""
         x = pad_frame_stacks(stacks, self.network.scale, self.network.inputs, self.network.device)
+        return self._normalised(x, "actor", agents)
+
+    def _critic_input(self, stacks: NDArray[Any], states: NDArray[Any], agents: slice) -> Tensor:
+        """Input of some critics: stacks and states (agents, rows, …) → (agents, padded rows, critic inputs)."""
+        if self.options.critic == "obs":
+            return self._input(stacks, agents)
+        network, columns = self.network, stacks.shape[2]
+        if self.options.critic == "state":
+            x = pad_frame_stacks(states, 1.0, network.critic_inputs, network.device)
+        else:
+            x = pad_frame_stacks(stacks, network.scale, network.critic_inputs, network.device)
+            state = pad_frame_stacks(states, 1.0, states.shape[2], network.device)
+            x[:, :, columns : columns + states.shape[2]] = state
+        return self._normalised(x, "critic", agents)
+
+    def _normalised(self, x: Tensor, name: str, agents: slice) -> Tensor:
+        """Standardise inputs of actors or critics in place, if the options ask for it."""
         if self.options.normalise_observations:
-            mean, std = (torch.from_numpy(a[agents]).to(x) for a in self._input_moments())
+            mean, std = (torch.from_numpy(a[agents]).to(x) for a in self._input_moments(name))
             x = x.sub_(mean).div_(std)
         return x
 
@@ -205,6 +238,7 @@ class PPO(Learner):
             for agent, own in enumerate(experiences):
                 newest = own.stacks[:, -self.network.obs_size :].astype(np.float64) * self.network.scale
                 self.observed.add(agent, newest)
+                self.states.add(agent, own.states.astype(np.float64))
         self.passes += self.options.passes
         self.updates += count
 
@@ -223,7 +257,16 @@ class PPO(Learner):
             stacks = frame_stacks(fragment, self.network.frames)
             advantages, values = self.advantages(fragment, stacks)
             mask = fragment.mask[:-1] if fragment.mask is not None else np.ones((*fragment.alive.shape, 0), np.bool_)
-            arrays = (stacks, fragment.actions, fragment.extras[LOG_PROB], advantages, advantages + values, mask)
+            states = privileged_states(fragment, self.network.state_size)[:-1]
+            arrays = (
+                stacks,
+                states,
+                fragment.actions,
+                fragment.extras[LOG_PROB],
+                advantages,
+                advantages + values,
+                mask,
+            )
             parts.append((fragment, arrays))
         self._fragments = []
         return [
@@ -298,7 +341,8 @@ class PPO(Learner):
         def microbatch(rows: tuple[int, int]) -> tuple[Tensor, dict[str, Tensor]]:
             part = batch.slice(*rows)
             x = self._input(part.stacks, agents)
-            return loss_gradient(self.network, self.options, weights, x, part, count, bonus, moments)
+            seen = x if self.options.critic == "obs" else self._critic_input(part.stacks, part.states, agents)
+            return loss_gradient(self.network, self.options, weights, (x, seen), part, count, bonus, moments)
 
         (grad, terms), *others = self._map(microbatch, split_evenly(count, microbatch_count(count)))
         for other_grad, other_terms in others:
@@ -328,6 +372,7 @@ class PPO(Learner):
             **self.adam.state(),
             "returns": self.returns.moments,
             "observed": self.observed.moments,
+            **({"states": self.states.moments} if self.network.state_size else {}),
             "steps": self.steps,
             "updates": np.full(agents, self.updates, np.int64),
             "passes": np.full(agents, self.passes, np.int64),
@@ -339,6 +384,8 @@ class PPO(Learner):
         self.adam.restore(state)
         self.returns.moments[:] = state["returns"]
         self.observed.moments[:] = state["observed"]
+        if self.network.state_size:
+            self.states.moments[:] = state["states"]
         self.steps[:] = state["steps"]
         self.updates, self.passes = int(state["updates"][0]), int(state["passes"][0])
 
@@ -352,5 +399,7 @@ class PPO(Learner):
         """A round of frame stacks, and four times the weights: network, two moments of the optimiser, gradient."""
         group, context = self.context.group, self.context
         stack = self.network.frames * self.network.obs_size * np.dtype(group.obs_dtype).itemsize
+        if self.network.state_size:
+            stack += self.network.state_size * np.dtype(group.state_dtype).itemsize
         rows = context.agents * context.turns * context.round_episodes
         return rows * (stack + 32) + 4 * self.weights.numel() * self.weights.element_size()

@@ -15,20 +15,20 @@ def loss_gradient(
     network: PPONetwork,
     options: PPOOptions,
     weights: Tensor,  # (agents, columns)
-    x: Tensor,  # (agents, padded rows, inputs): network input of batch.stacks
+    x: tuple[Tensor, Tensor],  # (agents, padded rows, inputs): inputs of actor and critic for the rows of `batch`
     batch: Experience,
     minibatch_rows: int,  # of which `batch` has some
     entropy_weights: Tensor,  # (agents,)
     value_moments: Tensor,  # (agents, 2): mean and std of the returns
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """What some rows add to the gradient of a minibatch's mean loss, (agents, columns), and to each of its metrics."""
-    actions, old, advantages, returns, mask = (torch.from_numpy(array).to(weights.device) for array in batch[1:])
+    actions, old, advantages, returns, mask = (torch.from_numpy(array).to(weights.device) for array in batch[2:])
     arrays, grad = network.layout.arrays(weights), torch.empty_like(weights)
     grads = network.layout.arrays(grad)
     targets = (returns - value_moments[:, :1]) / value_moments[:, 1:]
-    value_error = _critic_gradient(network, arrays, grads, x, targets, 2.0 * options.value_weight / minibatch_rows)
+    value_error = _critic_gradient(network, arrays, grads, x[1], targets, 2.0 * options.value_weight / minibatch_rows)
     terms = _actor_gradient(
-        network, arrays, grads, x, (actions, old, advantages, mask), options.clip, minibatch_rows, entropy_weights
+        network, arrays, grads, x[0], (actions, old, advantages, mask), options.clip, minibatch_rows, entropy_weights
     )
     metrics = {**terms, "value_loss": value_error.square()}
     return grad, {name: each.sum(dim=1) / minibatch_rows for name, each in metrics.items()}

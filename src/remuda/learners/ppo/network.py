@@ -6,12 +6,14 @@ share a minibatch spent their time waiting for each other in it.
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from remuda.core.errors import ConfigError
 from remuda.core.game import Group
 from remuda.learners.stack import StackedNetwork, WeightLayout, add_linear, linear, matmul, padded
 
@@ -38,9 +40,13 @@ class PPONetwork(StackedNetwork):
     def __init__(self, group: Group, options: PPOOptions, precision: str, device: str) -> None:
         super().__init__(group, options.frames, precision, device)
         self.options = options
+        self.state_size = _state_size(group, options.critic)
+        own = 0 if options.critic == "state" else self.frames * self.obs_size  # columns of the critic's input
+        self.critic_inputs = padded(own + self.state_size)
         self.layout = WeightLayout()
-        for name, outputs in (("actor", group.actions), ("critic", 1)):
-            widths = [self.frames * self.obs_size, *options.layers, outputs]
+        sizes = (("actor", self.frames * self.obs_size, group.actions), ("critic", own + self.state_size, 1))
+        for name, inputs, outputs in sizes:
+            widths = [inputs, *options.layers, outputs]
             for i, (width_in, width_out) in enumerate(pairwise(widths)):
                 # A small last layer: at first all actions are about equally likely and all values about zero.
                 gain = 0.01 if i == len(widths) - 2 else 1.0
@@ -89,9 +95,25 @@ class PPONetwork(StackedNetwork):
         return logits
 
     def values(self, arrays: dict[str, Tensor], x: Tensor) -> Tensor:
-        """Values by the critic, (agents, rows); standardised if `normalise_values` is on."""
+        """Values by the critic, (agents, rows), of its own input; standardised if `normalise_values` is on."""
         return self.forward(arrays, "critic", x)[:, :, 0]
 
     def row_bytes(self, rows: int) -> int:
         """Bytes of one agent's largest activation with so many rows."""
-        return 4 * rows * max(self.inputs, padded(self.actions), *(padded(n) for n in self.options.layers))
+        return (
+            4
+            * rows
+            * max(self.inputs, self.critic_inputs, padded(self.actions), *(padded(n) for n in self.options.layers))
+        )
+
+
+def _state_size(group: Group, critic: str) -> int:
+    """Numbers of the privileged state that the critic sees."""
+    if critic == "obs":
+        return 0
+    if group.state_shape is None:
+        raise ConfigError(
+            f"critic={critic} needs a privileged state, and the game offers none to group {group.name!r}: "
+            "use critic=obs, or a game with a state_shape"
+        )
+    return math.prod(group.state_shape)

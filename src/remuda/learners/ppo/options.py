@@ -17,6 +17,9 @@ class PPOOptions(Options):
     layers: list[int] = Field([64, 64], description="widths of the hidden layers, of actor and critic alike")
     activation: Literal["tanh", "relu"] = Field("tanh", description="between the layers")
     frames: int = Field(1, ge=1, description="stacked observations, the newest included")
+    critic: Literal["obs", "state", "both"] = Field(
+        "obs", description="what the critic sees: observations, the game's privileged state, or both"
+    )
     passes: int = Field(4, ge=1, description="times each round is learned from")
     minibatches: int = Field(8, ge=1, description="gradient steps per pass")
     lr: PerAgent = Field("0.001:0.0001", description="learning rate; per agent")

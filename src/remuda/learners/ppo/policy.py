@@ -29,6 +29,7 @@ class PPOPolicy(StackedPolicy):
         self.network = PPONetwork(group, options, precision, device)
         super().__init__(group, agents, self.network.layout, 0, device)
         self.frames = options.frames
+        self.reads_state = options.critic != "obs"
 
     def act(self, inputs: PolicyInput, first: int, last: int) -> PolicyOutput:
         """Sample actions; if `inputs.exploration` is given, take the likeliest ε-greedily instead."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from remuda.core.errors import ConfigError, RunError, Stopped, UnknownName
+from remuda.core.errors import ConfigError, RunError, Stopped, UnknownName, WorkerError
 from remuda.core.machine import cores
 from remuda.core.plan import Plan
 from remuda.engines.choose import check_engine, choose_engine
@@ -17,13 +17,15 @@ from remuda.games.cage2.workflow import ORDERS, distinct_orders
 from remuda.games.registry import refuse_while_importing
 from remuda.runs.folder import free_folder, locked
 from remuda.runs.settings import make_plan, spec_of
+from remuda.studies.trials.pool import TrialPool
+from remuda.studies.trials.trial import TrialProgress
 from remuda.studies.workflows.methods import SearchSpace, propose
-from remuda.studies.workflows.options import SearchOptions, TrialResult
+from remuda.studies.workflows.options import SearchOptions, TrialResult, WorkflowTrial
 from remuda.studies.workflows.page import write_report
 from remuda.studies.workflows.posterior import fit_posterior, require_scikit_learn
 from remuda.studies.workflows.ranking import Search, rank
 from remuda.studies.workflows.state import STATE, SearchState, is_search, read_state, write_state
-from remuda.studies.workflows.trial_pool import RoundCallback, TrialPool
+from remuda.studies.workflows.trials import make_trial, trial_result
 from remuda.transport.processes import refuse_inside_workers
 
 GAMES = ("cage2",)
@@ -35,10 +37,10 @@ CHOSEN_BY_SEARCH = ("workflow", "warm_start")
 
 @dataclass(frozen=True)
 class SearchListener:
-    """Callbacks of a search: for messages, and for every round of a trial that runs in this process."""
+    """Callbacks of a search: for messages, and for the progress of its trials."""
 
     on_message: Callable[[str], None] = lambda text: None
-    on_round: RoundCallback = lambda trial, row: None
+    on_round: Callable[[WorkflowTrial, TrialProgress], None] = lambda trial, progress: None
 
 
 SILENT = SearchListener()
@@ -100,15 +102,17 @@ def _run(folder: Path, state: SearchState, listener: SearchListener) -> Search:
     space, wall_before = _space(_plan(state)), state.wall_s
     began = time.perf_counter()
     listener.on_message(_introduction(state, space))
+    under_way: dict[str, WorkflowTrial] = {}
     try:
-        with TrialPool(folder, state.settings, state.options, listener.on_round) as pool:
+        with TrialPool(state.options.side_by_side, lambda told: listener.on_round(under_way[told.name], told)) as pool:
             while True:
                 proposing = time.perf_counter()
                 trials = propose(state.options, space, state.outcomes)
                 proposed_s = time.perf_counter() - proposing
                 if not trials:
                     break
-                results = pool.run(trials)
+                under_way = {str(trial.number): trial for trial in trials}
+                results = _run_trials(pool, folder, state, trials)
                 state = state.model_copy(
                     update={
                         "outcomes": [*state.outcomes, *results],
@@ -135,6 +139,24 @@ def _run(folder: Path, state: SearchState, listener: SearchListener) -> Search:
     write_report(found)
     write_state(folder, state)
     return found
+
+
+def _run_trials(
+    pool: TrialPool, folder: Path, state: SearchState, trials: Sequence[WorkflowTrial]
+) -> list[TrialResult]:
+    """Run these trials at the same time; returns their results in their order."""
+    waiting = [make_trial(folder, trial, state.settings, state.options) for trial in trials]
+    results = {}
+    for outcome in pool.run(lambda busy: waiting.pop(0) if waiting else None):
+        number = int(outcome.trial.name)
+        if outcome.status == "failed":
+            raise WorkerError(f"trial {number} failed: {outcome.why}; nothing else is lost: go on with resume")
+        if outcome.status != "stopped":
+            own = next(trial for trial in trials if trial.number == number)
+            results[number] = trial_result(outcome, own, state.options)
+    if len(results) < len(trials):
+        raise Stopped("the search was asked to end")
+    return [results[trial.number] for trial in trials]
 
 
 def _introduction(state: SearchState, space: SearchSpace) -> str:

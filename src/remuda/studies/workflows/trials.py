@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from remuda.core.errors import CheckpointError, RunError
 from remuda.runs.callbacks.base import Row
 from remuda.runs.callbacks.tables import as_written
 from remuda.runs.recorder import standard_error
 from remuda.runs.run import Run
-from remuda.runs.training import resume, start
+from remuda.studies.trials.trial import Trial, TrialOutcome
 from remuda.studies.workflows.options import SearchOptions, TrialResult, WorkflowTrial
 
 TRIALS = "trials"
@@ -31,33 +30,39 @@ def trial_folder(out: Path, number: int) -> Path:
     return out / TRIALS / f"{number:04d}"
 
 
-def run_trial(
-    out: Path,
-    trial: WorkflowTrial,
-    settings: Mapping[str, Any],
-    options: SearchOptions,
-    stop: Callable[[], bool] = lambda: False,
-    on_round: Callable[[Row], None] = lambda row: None,
-) -> TrialResult | None:
-    """Train the trial, or continue it if it was interrupted; None if it was stopped before its end."""
-    folder = trial_folder(out, trial.number)
-    history: list[Row] = []
+@dataclass
+class PatienceRule:
+    """Ends a trial once it no longer improves."""
 
-    def callback(rows: list[Row]) -> bool:
+    trial: WorkflowTrial
+    options: SearchOptions
+    history: list[Row] = field(default_factory=list)
+
+    def begin(self, run: Run, episodes: int) -> str | None:
+        """Read the rounds up to the checkpoint."""
+        self.history = recorded_rounds(run, episodes)
+        return end_reason(self.history, self.trial, self.options)
+
+    def learned(self, rows: Sequence[Row]) -> str | None:
+        """Compare the round with those before."""
         # Rounded as in the CSV file, from which a resumed trial reads its history: both must decide alike.
-        history.append({name: float(as_written(rows[0][name])) for name in NAMES})
-        on_round(rows[0])
-        return not stop() and end_reason(history, trial, options) is None
+        self.history.append({name: float(as_written(rows[0][name])) for name in NAMES})
+        return end_reason(self.history, self.trial, self.options)
 
-    run = _interrupted_run(folder)
-    if run is None:
-        run = start(_trial_settings(out, trial, settings, options), folder, [callback], quiet=True)
-    else:
-        history += _recorded_rounds(run, int(run.checkpoint().name))
-        if end_reason(history, trial, options) is None and not run.finished:
-            run = resume(folder, callbacks=[callback], quiet=True)
-    why = end_reason(history, trial, options) or (ALL_PLAYED if run.finished else None)
-    return _trial_result(run, trial, options, history, why) if why else None
+    def evaluated(self, rows: Sequence[Row]) -> str | None:
+        """Evaluations do not count."""
+        return None
+
+
+def make_trial(out: Path, trial: WorkflowTrial, settings: Mapping[str, Any], options: SearchOptions) -> Trial:
+    """The run of a trial."""
+    return Trial(
+        name=str(trial.number),
+        folder=trial_folder(out, trial.number),
+        settings=_trial_settings(out, trial, settings, options),
+        episodes=trial.episodes,
+        rule=PatienceRule(trial, options),
+    )
 
 
 def _trial_settings(
@@ -69,18 +74,7 @@ def _trial_settings(
     return {**settings, "workflow": trial.workflow, "total_episodes": trial.episodes, "seed": seed, **weights}
 
 
-def _interrupted_run(folder: Path) -> Run | None:
-    """The run of a trial that was interrupted; a directory without a checkpoint is deleted."""
-    try:
-        run = Run(folder)
-        run.checkpoint()
-    except (RunError, CheckpointError):
-        shutil.rmtree(folder, ignore_errors=True)
-        return None
-    return run
-
-
-def _recorded_rounds(run: Run, episodes: int) -> list[Row]:
+def recorded_rounds(run: Run, episodes: int) -> list[Row]:
     """The rounds in a run's metrics up to its checkpoint."""
     table = run.metrics
     rows = [dict(zip(NAMES, values, strict=True)) for values in zip(*(table[name] for name in NAMES), strict=True)]
@@ -109,9 +103,10 @@ def _moving_average(history: Sequence[Row], name: str) -> Any:
     return np.convolve(values, np.full(WINDOW, 1 / WINDOW), "valid")
 
 
-def _trial_result(
-    run: Run, trial: WorkflowTrial, options: SearchOptions, history: Sequence[Row], why: str
-) -> TrialResult:
+def trial_result(outcome: TrialOutcome, trial: WorkflowTrial, options: SearchOptions) -> TrialResult:
+    """The result of a trial that has come to its end."""
+    run = Run(outcome.trial.folder)
+    history = recorded_rounds(run, int(run.checkpoint().name))
     last = history[-WINDOW:]
     returns = np.array([row["env_return"] for row in last])
     compliance = float(np.mean([row["compliance"] for row in last]))
@@ -124,7 +119,7 @@ def _trial_result(
         env_return=float(returns.mean()),
         env_return_se=float(standard_error(returns)) if len(returns) > 1 else 0.0,
         passed=compliance >= options.compliance_threshold,
-        why=why,
+        why=outcome.why or ALL_PLAYED,
         collect_s=seconds["collect"]["wall"],
         learn_s=seconds["learn"]["wall"],
         wall_s=run.result["wall_s"],

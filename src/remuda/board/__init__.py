@@ -1,0 +1,1 @@
+"""The board: a live page of runs and studies, served to this machine only."""

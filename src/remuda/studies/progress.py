@@ -1,0 +1,92 @@
+"""Shows a study on the console: a bar over the episodes of all runs, and a line for each run that ended."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+
+from remuda.runs.callbacks.progress import QuietConsole
+from remuda.studies.design import Design
+from remuda.studies.trials.trial import TrialOutcome, TrialProgress
+
+LINE_EVERY_S = 30.0
+"""Seconds between two lines about the whole study where there is no terminal."""
+
+
+class StudyProgress:
+    """A bar on a terminal, lines elsewhere."""
+
+    def __init__(self, folder: Path, design: Design, done: Mapping[str, Path], quiet: bool) -> None:
+        self.console = QuietConsole(stderr=True, quiet=quiet, soft_wrap=True)
+        self._folder = folder
+        self._plans = {own.name: own.plan.total_episodes for own in design.runs}
+        self._episodes = {name: self._plans[name] for name in done}
+        self._ended = len(done)
+        self._running: dict[str, int] = {}
+        self._last_line = time.monotonic()
+        self._bar = Bar(
+            TextColumn("{task.description}"), BarColumn(None), TextColumn("episodes"), MofNCompleteColumn(),
+            TimeElapsedColumn(), TimeRemainingColumn(), console=self.console, transient=True,
+            disable=quiet or not self.console.is_terminal,
+        )  # fmt: skip
+        self._task = self._bar.add_task("", total=sum(self._plans.values()), completed=sum(self._episodes.values()))
+        variants, runs = len(design.variants), len(design.runs)
+        known = f", {self._ended} of them are there already" if self._ended else ""
+        self.say(f"{variants} {'variant' if variants == 1 else 'variants'}, {runs} runs{known}; directory {folder}")
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with suppress(OSError):
+            self._bar.stop()
+
+    def say(self, text: str) -> None:
+        """Show a line."""
+        with suppress(OSError):  # the terminal may be gone
+            self.console.print(text, markup=False, highlight=False)
+
+    def tell(self, progress: TrialProgress) -> None:
+        """Move the bar."""
+        self._running[progress.name] = self._episodes[progress.name] = progress.episodes
+        self._update()
+        if not self.console.is_terminal and time.monotonic() - self._last_line > LINE_EVERY_S:
+            self._last_line = time.monotonic()
+            self.say(f"{self._line()}; {sum(self._episodes.values()):,} of {sum(self._plans.values()):,} episodes")
+
+    def ended(self, outcome: TrialOutcome) -> None:
+        """Show how a run ended."""
+        name = outcome.trial.name
+        self._running.pop(name, None)
+        if outcome.status in ("finished", "ended"):
+            self._ended += 1
+            self._episodes[name] = self._plans[name]
+        reason = f": {outcome.why}" if outcome.why else ""
+        self.say(f"{self._ended}/{len(self._plans)} {name} {outcome.status}{reason}")
+        self._update()
+
+    def close_with(self, finished: bool, stopped_by: int | None) -> None:
+        """Say what is left."""
+        missing = len(self._plans) - self._ended
+        if stopped_by is not None:
+            self.say(f"stopped with {missing} runs to go; continue with: remuda resume {self._folder}")
+        elif not finished:
+            self.say(
+                f"{missing} runs failed, see {self._folder}/errors; `remuda resume {self._folder}` tries them again"
+            )
+
+    def _line(self) -> str:
+        return f"{self._ended}/{len(self._plans)} runs, {len(self._running)} under way"
+
+    def _update(self) -> None:
+        self._bar.update(self._task, description=self._line(), completed=sum(self._episodes.values()))

@@ -1,0 +1,266 @@
+"""A study: seeds times variants, run side by side in one directory.
+
+    DIR/study.yaml            the design
+    DIR/runs/VARIANT/seed-N   ordinary run directories
+    DIR/study.json            runs that a callback ended, and runs that failed
+
+Everything else is read from the runs: a run whose result.json says that it is finished is not run again, one with a
+checkpoint goes on from there. So a study can be killed at any moment and continued.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from remuda.core import session
+from remuda.core.errors import RemudaError, RunError
+from remuda.core.machine import cores
+from remuda.core.yamlfile import read_yaml
+from remuda.games.registry import AnyGame, game_name, refuse_while_importing
+from remuda.runs.callbacks.base import Row
+from remuda.runs.directory import CONFIG
+from remuda.runs.folder import locked
+from remuda.runs.run import Run
+from remuda.runs.storage import storage_errors
+from remuda.studies.design import Design, StudyOptions, StudyRun, read_design
+from remuda.studies.progress import StudyProgress
+from remuda.studies.state import StudyState
+from remuda.studies.trials.pool import TrialPool
+from remuda.studies.trials.trial import Trial, TrialOutcome
+from remuda.transport.processes import refuse_inside_workers
+
+STUDY, RUNS, ERRORS = "study.yaml", "runs", "errors"
+STUDIES = Path("studies")
+
+
+def study(
+    file: Path | str | None = None,
+    *,
+    game: AnyGame | None = None,
+    variants: Mapping[str, Mapping[str, Any]] | None = None,
+    grid: Mapping[str, Sequence[Any]] | None = None,
+    seeds: int | Sequence[int] | None = None,
+    metric: str | None = None,
+    baseline: str | None = None,
+    margin: float | None = None,
+    side_by_side: int | None = None,
+    out: Path | str | None = None,
+    quiet: bool = False,
+    **settings: Any,
+) -> Study:
+    """Run a study, from a file or from arguments, and return it; in the same directory it goes on where it stopped.
+
+    `settings` are those of every run, as for `train`. `variants` are named settings, `grid` has lists of values,
+    `seeds` is a number or a list. `out` defaults to studies/NAME.
+    """
+    given: dict[str, Any] = {
+        "variants": variants, "grid": grid, "seeds": seeds, "metric": metric, "baseline": baseline, "margin": margin,
+        "side_by_side": side_by_side,
+    }  # fmt: skip
+    changes = {name: _plain(value) for name, value in given.items() if value is not None}
+    if game is not None:
+        settings["game"] = game
+    if "game" in settings:
+        settings["game"] = game_name(settings["game"])
+    if settings:
+        changes["settings"] = _plain(settings)
+    if file is None:
+        options = StudyOptions.read(changes, "the study")
+        return run_study(Design.of(options), _next_folder(options) if out is None else Path(out), quiet)
+    path = Path(file)
+    options = read_design(path, changes)
+    return run_study(Design.of(options), Path(out) if out is not None else STUDIES / options.name, quiet)
+
+
+def _plain(value: Any) -> Any:
+    """The value as plain data, which a YAML file can hold: classes and functions become names."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(own) for key, own in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_plain(own) for own in value]
+    return session.name_object(value) if callable(value) else value
+
+
+def _next_folder(options: StudyOptions) -> Path:
+    """A free directory for a study that has no file."""
+    name = options.name or str(options.settings.get("game", "study")).replace(":", "-")
+    return next(folder for n in count(1) if not (folder := STUDIES / f"{name}-{n:03d}").exists())
+
+
+def resume_study(folder: Path, quiet: bool = False) -> Study:
+    """Continue the study in a directory."""
+    return run_study(open_design(folder), folder, quiet)
+
+
+def is_study(folder: Path) -> bool:
+    """Whether the directory holds a study."""
+    return (folder / STUDY).is_file()
+
+
+def open_design(folder: Path) -> Design:
+    """The design of the study in a directory."""
+    if not is_study(folder):
+        raise RunError(f"{folder} is not a study: it has no {STUDY}")
+    return Design.of(StudyOptions.read(read_yaml(folder / STUDY), f"{folder / STUDY}"))
+
+
+@dataclass(frozen=True)
+class Study:
+    """A study and its runs, finished or not."""
+
+    path: Path
+    design: Design
+    folders: Mapping[str, Path]  # by name of the run
+    failures: Mapping[str, str]  # by name of the run: why it failed
+    stopped_by: int | None = None
+
+    @property
+    def finished(self) -> bool:
+        """Whether every run has come to its end."""
+        return not self.failures and all(own.name in self.folders for own in self.design.runs)
+
+    def runs(self) -> dict[str, list[Run]]:
+        """The runs that have come to their end, by variant."""
+        found: dict[str, list[Run]] = {variant.name: [] for variant in self.design.variants}
+        for own in self.design.runs:
+            if own.name in self.folders:
+                found[own.variant.name].append(Run(self.folders[own.name]))
+        return found
+
+    def result(self) -> Row:
+        """What came out, for programs."""
+        return {
+            "study": str(self.path),
+            "finished": self.finished,
+            "runs": {
+                own.name: Run(self.folders[own.name]).result for own in self.design.runs if own.name in self.folders
+            },
+            "failures": dict(self.failures),
+        }
+
+    def __repr__(self) -> str:
+        return f"study {self.path}: {len(self.folders)} of {len(self.design.runs)} runs are there"
+
+
+def run_study(design: Design, folder: Path, quiet: bool = False) -> Study:
+    """Run what is not there yet."""
+    refuse_while_importing()
+    refuse_inside_workers()
+    with locked(folder):
+        state = StudyState.of(folder)
+        found = find_runs(design, folder)
+        _write_design(folder, design.options)
+        done = {name: path for name, path in found.items() if Run(path).finished or name in state.ended}
+        todo = [own for own in design.runs if own.name not in done]
+        with StudyProgress(folder, design, done, quiet) as progress:
+            schedule = RunSchedule(
+                todo, {own.name: found.get(own.name, folder / RUNS / own.name) for own in todo}, design
+            )
+            with TrialPool(schedule.side_by_side, progress.tell, schedule.objects) as pool:
+                for outcome in pool.run(schedule.next_trial):
+                    progress.ended(outcome)
+                    state = state.with_outcome(outcome)
+                    state.write(folder)
+                    _write_trace(folder, outcome)
+                    if outcome.status in ("finished", "ended"):
+                        done[outcome.trial.name] = outcome.trial.folder
+            failures = {own.name: state.failed[own.name] for own in todo if own.name in state.failed}
+            made = Study(folder, design, done, failures, pool.stopped_by)
+            progress.close_with(made.finished, pool.stopped_by)
+    return made
+
+
+def open_study(folder: Path | str) -> Study:
+    """The study in a directory, as far as it has come; nothing is run."""
+    path = Path(folder)
+    design, state = open_design(path), StudyState.of(path)
+    found = find_runs(design, path)
+    done = {name: own for name, own in found.items() if Run(own).finished or name in state.ended}
+    return Study(path, design, done, {name: why for name, why in state.failed.items() if name not in done})
+
+
+def find_runs(design: Design, folder: Path) -> dict[str, Path]:
+    """The directories of the design's runs that exist, by name.
+
+    A run is found by its plan, under whatever name: where a grid has grown by a setting, the runs that had its default
+    are still the same runs. A directory of the right name with another plan is refused.
+    """
+    plans = {}
+    for config in sorted((folder / RUNS).glob(f"*/seed-*/{CONFIG}")):
+        try:
+            plans[config.parent] = Run(config.parent).plan
+        except RemudaError as error:
+            raise RunError(
+                f"{config.parent} cannot be read ({error}): remove it, and the study makes it anew"
+            ) from None
+    found = {}
+    for own in design.runs:
+        place = folder / RUNS / own.name
+        same = [path for path, plan in plans.items() if own.differs_from(plan) is None]
+        if same:
+            found[own.name] = place if place in same else same[0]
+        elif place in plans:
+            name = own.differs_from(plans[place])
+            raise RunError(
+                f"{place} was made with another {name} than the study has now: choose another --out, or name the "
+                "variant otherwise"
+            )
+    return found
+
+
+def _write_design(folder: Path, options: StudyOptions) -> None:
+    with storage_errors(folder):
+        draft = folder / f".{STUDY}.draft"
+        draft.write_text(yaml.safe_dump(options.model_dump(mode="json"), sort_keys=False), encoding="utf-8")
+        draft.replace(folder / STUDY)
+
+
+def _write_trace(folder: Path, outcome: TrialOutcome) -> None:
+    """Keep the traceback of a run that failed, and remove the one of an earlier attempt."""
+    path = folder / ERRORS / f"{outcome.trial.name.replace('/', '-')}.txt"
+    with storage_errors(folder):
+        path.unlink(missing_ok=True)
+        if outcome.status == "failed":
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(f"{outcome.why}\n\n{outcome.trace}", encoding="utf-8")
+
+
+class RunSchedule:
+    """Which run is started next, and with how many threads: all cores are busy until the last run."""
+
+    def __init__(self, todo: Sequence[StudyRun], folders: Mapping[str, Path], design: Design) -> None:
+        # The longest first: short ones fill the gaps at the end.
+        self._waiting = sorted(todo, key=lambda own: -own.plan.total_episodes)
+        self._folders = folders
+        fixed = [own.plan.n_workers or 1 for own in todo]
+        fitting = max(1, cores() // max(fixed, default=1))
+        self.side_by_side = max(1, min(design.options.side_by_side or fitting, len(todo)))
+
+    @property
+    def objects(self) -> set[str]:
+        """Names of games and networks of this Python session."""
+        values = [own.plan.game for own in self._waiting]
+        values += [
+            value for own in self._waiting for opts in own.plan.learner_options.values() for value in opts.values()
+        ]
+        return {value for value in values if session.is_session_name(value)}
+
+    def next_trial(self, busy: int) -> Trial | None:
+        """The next run, with its share of the cores."""
+        if not self._waiting:
+            return None
+        share = max(1, cores() // min(self.side_by_side, busy + len(self._waiting)))
+        own = self._waiting.pop(0)
+        return Trial(
+            name=own.name,
+            folder=self._folders[own.name],
+            settings=own.settings,
+            episodes=own.plan.total_episodes,
+            n_workers=own.plan.n_workers or share,
+        )

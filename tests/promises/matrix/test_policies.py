@@ -1,0 +1,57 @@
+"""Every kind of policy on every engine: the same weights as the sequential engine, also after stop and resume."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import remuda
+from remuda.engines.table import ENGINES
+
+PPO: dict[str, Any] = {"learner": "ppo", "layers": [8], "passes": 2, "minibatches": 2}
+RECALL: dict[str, Any] = {"game": "remuda.testing.recall:RECALL", "symbols": 3, "delay": 2, "turns": 9}
+POLICIES: dict[str, dict[str, Any]] = {
+    "privileged critic": {**RECALL, **PPO, "critic": "both", "normalise_observations": True},
+}
+PLAN: dict[str, Any] = {
+    "worlds": 3, "total_episodes": 12, "episodes_per_update": 4, "evaluate_episodes": 2, "checkpoint_every": 1,
+    "pictures": False, "seed": 11,
+}  # fmt: skip
+
+
+def train(out: Path, policy: str, callback: Any = None, **settings: Any) -> remuda.Run:
+    plan = {**PLAN, **POLICIES[policy], **settings}
+    return remuda.train(out=out, quiet=True, callbacks=[callback] if callback else [], **plan)
+
+
+@pytest.fixture(scope="module")
+def sequential_result(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The result of the sequential engine, trained once per policy."""
+    results: dict[str, dict[str, Any]] = {}
+
+    def result(policy: str) -> dict[str, Any]:
+        if policy not in results:
+            out = tmp_path_factory.mktemp("sequential_result") / "run"
+            results[policy] = train(out, policy, engine="sequential", deterministic=True).result
+        return results[policy]
+
+    return result
+
+
+@pytest.mark.parametrize("engine", [name for name in ENGINES if name != "sequential"])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_it_trains_stops_and_resumes_on_every_engine(
+    tmp_path: Path, sequential_result: Any, policy: str, engine: str
+) -> None:
+    promised = ENGINES[engine].deterministic
+    settings = {"engine": engine, "n_workers": 2, "deterministic": promised}
+    stopped = train(tmp_path / "run", policy, callback=lambda rows: rows[0]["round"] < 2, **settings)
+    assert not stopped.result["finished"]
+    again, one = remuda.resume(stopped.path, quiet=True).result, sequential_result(policy)
+    assert again["finished"]
+    for name in ("episodes", "updates_per_agent", "agent_steps"):
+        assert again[name] == one[name]
+    if promised:
+        assert again["weights_sha256"] == one["weights_sha256"]
