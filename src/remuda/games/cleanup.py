@@ -101,7 +101,8 @@ class CleanupOptions(SocialOptions):
 
     agents: int = Field(7, ge=1, le=MAX_AGENTS, description="how many agents share a world")
     map: str | list[str] = Field(
-        "default", description="your own as text: H clean and F dirty river, R other river, B orchard, P starts, W walls"
+        "default",
+        description="your own as text: H clean and F dirty river, R other river, B orchard, P starts, W walls",
     )
     growth: float = Field(0.05, ge=0, le=1, description="chance of an apple per orchard cell and turn, river clean")
     threshold: float = Field(0.4, gt=0, le=1, description="share of dirt from which no apple grows")

@@ -44,7 +44,6 @@ from remuda.games.grid import (
 from remuda.games.shipped import SHIPPED
 from remuda.games.social import (
     MELTINGPOT,
-    SOCIALJAX,
     SocialGame,
     SocialOptions,
     social_spec,

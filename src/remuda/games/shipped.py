@@ -22,19 +22,23 @@ SHIPPED: dict[str, ShippedGame] = {
         "remuda.games.treasurehunt", "agents forage in a walled field: gems +10, food +5, bones -10, walls -1"
     ),
     "coins": ShippedGame(
-        "remuda.games.coins", "two agents collect coins: any coin +1, but one of the other's colour costs the other 2",
+        "remuda.games.coins",
+        "two agents collect coins: any coin +1, but one of the other's colour costs the other 2",
         "remuda.games.social_verify:verify_coins",
     ),
     "harvest": ShippedGame(
-        "remuda.games.harvest", "apples grow next to apples: who eats the last one ends it for all (open or closed map)",
+        "remuda.games.harvest",
+        "apples grow next to apples: who eats the last one ends it for all (open or closed map)",
         "remuda.games.social_verify:verify_harvest",
     ),
     "cleanup": ShippedGame(
-        "remuda.games.cleanup", "apples grow only while somebody cleans the river, which pays nothing",
+        "remuda.games.cleanup",
+        "apples grow only while somebody cleans the river, which pays nothing",
         "remuda.games.social_verify:verify_cleanup",
     ),
     "cage2": ShippedGame(
-        "remuda.games.cage2", "CAGE Challenge 2: defend a network of 13 hosts against scripted intruders",
+        "remuda.games.cage2",
+        "CAGE Challenge 2: defend a network of 13 hosts against scripted intruders",
         "remuda.games.cage2.verify:verify",
     ),
 }

@@ -7,6 +7,7 @@ are stopped, and agents that wait before they come back.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -18,7 +19,7 @@ from remuda.core.errors import ConfigError
 from remuda.core.game import GameSpec
 from remuda.core.kernels import kernel
 from remuda.core.options import Options
-from remuda.games.grid import Arena, Draws, Timing, View, arena_group, make_view
+from remuda.games.grid import Arena, Draws, Scratch, Timing, View, arena_group, make_view
 from remuda.games.socialjax import EXTRA_CHANNELS, FACINGS, write_socialjax_view
 
 REPAIRED, SOCIALJAX, MELTINGPOT = 0, 1, 2
@@ -52,6 +53,9 @@ class SocialOptions(Options):
 class SocialGame(Arena):
     """An arena whose views are ours, or SocialJax's."""
 
+    rules: Any
+    scratch: Scratch
+
     def __init__(
         self,
         spec: GameSpec,
@@ -73,9 +77,9 @@ class SocialGame(Arena):
         else:
             super().observe(group, first, last, out)
 
+    @abstractmethod
     def replay(self, draws: Draws) -> None:
         """Play a turn with recorded random draws."""
-        raise NotImplementedError(f"{self.spec.name} has no recordings")
 
 
 def social_view(options: SocialOptions, own: Sequence[int], theirs: dict[int, int], first: int, agents: int) -> View:

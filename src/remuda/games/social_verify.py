@@ -6,7 +6,6 @@ Each recorded step is a world of its own: it gets the recorded state, actions an
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -166,7 +165,9 @@ def _check_shapes(trace: SocialTrace) -> None:
             raise TraceError(f"trace {trace.path}: {name} is {array.shape}, not {shape}")
         kinds = "f" if name == "rewards" or name.endswith("_u") else "iu"
         if array.dtype.kind not in kinds:
-            raise TraceError(f"trace {trace.path}: {name} holds {array.dtype}, not {'floats' if kinds == 'f' else 'ints'}")
+            raise TraceError(
+                f"trace {trace.path}: {name} holds {array.dtype}, not {'floats' if kinds == 'f' else 'ints'}"
+            )
     first = trace.arrays.get("inner_t0", np.array(0))
     if first.shape != () or first.dtype.kind not in "iu" or not 0 <= first < FOREVER // 2:
         raise TraceError(f"trace {trace.path}: inner_t0 is not a turn")
@@ -329,6 +330,3 @@ def _explain(trace: SocialTrace, name: str, step: int, ours: NDArray[Any], their
             *differences,
         ]
     )
-
-
-Verifier = Callable[[Path | str], TraceReport]

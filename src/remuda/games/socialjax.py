@@ -42,11 +42,11 @@ def write_socialjax_view(codes: Any, places: Any, eaten: Any, i: int, view: Any,
             if code < view.first_agent:
                 out[y, x, view.channel[code]] = 1
             else:
-                _write_agent(code - view.first_agent, i, marked, places, eaten, out[y, x, view.me :])
+                _write_shifted_agent(np.int64(code) - view.first_agent, i, marked, places, eaten, out[y, x, view.me :])
 
 
 @kernel
-def _write_agent(seen: int, i: int, marked: int, places: Any, eaten: Any, out: Any) -> None:
+def _write_shifted_agent(seen: int, i: int, marked: int, places: Any, eaten: Any, out: Any) -> None:
     out[0] = seen == marked
     out[1] = seen != marked
     if seen != i:

@@ -215,7 +215,12 @@ CELL = 4
 """Pixels of a cell, to each side."""
 DARK = (25, 25, 30)
 SCENE_FACINGS = (DOWN, RIGHT, UP, LEFT)
-_SPOTS = ((slice(3, 4), slice(1, 3)), (slice(1, 3), slice(3, 4)), (slice(0, 1), slice(1, 3)), (slice(1, 3), slice(0, 1)))
+_SPOTS = (
+    (slice(3, 4), slice(1, 3)),
+    (slice(1, 3), slice(3, 4)),
+    (slice(0, 1), slice(1, 3)),
+    (slice(1, 3), slice(0, 1)),
+)
 
 
 def draw_arena(state: ArenaState, world: int, kinds: Sequence[SceneKind]) -> NDArray[np.uint8]:
@@ -223,7 +228,7 @@ def draw_arena(state: ArenaState, world: int, kinds: Sequence[SceneKind]) -> NDA
     colours = np.array([_rgb(kind.colour) for kind in kinds], np.uint8)
     ground, marks = colours[state.ground[world]], state.marks[world]
     ground[marks > 0] = ground[marks > 0] // 3 + colours[marks[marks > 0]] // 3 * 2
-    picture = ground.repeat(CELL, axis=0).repeat(CELL, axis=1)
+    picture: NDArray[np.uint8] = ground.repeat(CELL, axis=0).repeat(CELL, axis=1)
     for i, (row, col, facing) in enumerate(state.places[world]):
         if state.away[world, i] == 0:
             cell = picture[row * CELL : (row + 1) * CELL, col * CELL : (col + 1) * CELL]
@@ -291,7 +296,7 @@ def put_agents(state: Any, w: int) -> None:
 @kernel
 def compose(state: Any, w: int, first_agent: int, margin: int) -> None:
     """Write the code of every cell: the agent, else the ground, else the mark."""
-    ground, marks, who = state.ground[w], state.marks[w], state.who[w]
+    ground, marks = state.ground[w], state.marks[w]
     height, width = ground.shape
     for r in range(height):
         row = state.codes[w, r + margin]

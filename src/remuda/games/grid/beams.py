@@ -25,7 +25,8 @@ def arrow_beam() -> Beam:
 
 def wide_beam(length: int, half_width: int) -> Beam:
     """Melting Pot's beam: columns of `length` cells; the middle one starts ahead of the agent, the others beside it."""
-    cells, behind = [], []
+    cells: list[tuple[int, int]] = []
+    behind: list[int] = []
     for right in sorted(range(-half_width, half_width + 1), key=abs):
         first = 1 if right == 0 else 0
         for ahead in range(first, first + length):

@@ -97,7 +97,7 @@ def _is_stopped(i: int, places: Any, wanted: Any, absent: Any, priority: Any, mo
 
 @kernel
 def move_in_order(places: Any, wanted: Any, absent: Any, order: Any) -> None:
-    """Move the agents one after another, `order` (agents,) first to last; each needs a free cell when its turn comes."""
+    """Move the agents one after another, as `order` (agents,) says; each needs a cell that is free in that moment."""
     for i in order:
         free = not absent[i]
         for j in range(len(places)):

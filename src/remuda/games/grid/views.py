@@ -60,7 +60,7 @@ def write_view(codes: Any, places: Any, i: int, view: Any, out: Any) -> None:
                 if code < view.first_agent:
                     target[position + view.channel[code]] = 1
                 else:
-                    _write_agent(code - view.first_agent, i, places, view, target[position:])
+                    _write_agent(np.int64(code) - view.first_agent, i, places, view, target[position:])
             position += view.channels
             cell += right_step
         start += down_step
