@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup train test test-promises test-slow check format bench clean
+.PHONY: setup train test test-promises test-slow check format bench docs clean
 
 setup: $(READY)
 
@@ -39,8 +39,12 @@ format: setup
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+# The documentation site, without the network; a broken link or a page outside the table of contents is an error.
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
 bench: setup
 	$(BIN)/python -m benchmarks
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) build dist site .mypy_cache .ruff_cache .pytest_cache

@@ -36,7 +36,8 @@ HERE = Path(__file__).parent
 FOLDERS = (
     "promises", "adapters", "games/test_cyborg.py", "studies/compare/test_compare.py",
     "studies/workflows/test_search.py", "engines/test_placements.py", "runs/test_trackers.py", "runs/test_session.py",
-    "runs/test_folder.py", "runs/test_tables.py", "transport/test_leaks.py", "transport/test_torn_reads.py",
+    "runs/test_folder.py", "runs/test_tables.py", "runs/test_trust.py", "transport/test_leaks.py",
+    "transport/test_torn_reads.py",
 )  # fmt: skip
 """Tests in here run in `make test-promises` only, except those in QUICK, which touch every promise once."""
 QUICK = (
@@ -60,6 +61,14 @@ class Outcome:
     code: int
     out: str
     err: str
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _key_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Runs are signed with a key of the tests, not with that of whoever runs them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
+        yield
 
 
 @pytest.fixture(scope="module")

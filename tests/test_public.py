@@ -47,6 +47,7 @@ PUBLIC = [
     "RemudaError",
     "Run",
     "__version__",
+    "cage2_leaderboard",
     "check",
     "compare",
     "evaluate",
@@ -158,7 +159,7 @@ def test_every_error_is_one_of_ours() -> None:
         (r"^\s*(import random\b|from random import)", ("global_random_state.py", "broken_games.py")),
         (r"torch\.(manual_seed|seed|rand|randn|randint|randperm|bernoulli|normal|multinomial)\b", ("rng.py",)),
         (r"\.(random_|uniform_|normal_|bernoulli_|exponential_)\(", ()),
-        (r"\buuid\b|os\.urandom|\bsecrets\b", ()),
+        (r"\buuid\b|os\.urandom|\bsecrets\b", ("trust.py",)),  # a key that nobody can guess
     ],
 )
 def test_randomness_is_born_only_in_rng(pattern: str, besides: tuple[str, ...]) -> None:

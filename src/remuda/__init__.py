@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from remuda.runs.run import Run, load
     from remuda.runs.training import resume, train
     from remuda.studies.compare.compare import compare
+    from remuda.studies.leaderboard import cage2_leaderboard
     from remuda.studies.study import study
     from remuda.testing.game_conformance import Finding, check
 
@@ -50,6 +51,7 @@ __all__ = [
     "RemudaError",
     "Run",
     "__version__",
+    "cage2_leaderboard",
     "check",
     "compare",
     "evaluate",
@@ -83,6 +85,7 @@ _NAMES = {
     "remuda.runs.run": ("Run", "load"),
     "remuda.runs.training": ("resume", "train"),
     "remuda.studies.compare.compare": ("compare",),
+    "remuda.studies.leaderboard": ("cage2_leaderboard",),
     "remuda.studies.study": ("study",),
     "remuda.testing.game_conformance": ("Finding", "check"),
 }

@@ -200,7 +200,7 @@ def test_a_factory_is_a_game_and_its_arguments_are_options(tmp_path: Path) -> No
     [
         (f"{HERE}:text_observations", "observes Text.*can be flattened; wrap the environment"),
         (f"{HERE}:continuous_actions", "has actions Box.*wrap the environment so that its action space is Discrete"),
-        (f"{HERE}:no_environment", "made a int: make a PettingZoo environment"),
+        (f"{HERE}:no_environment", "does not make an environment: make a PettingZoo environment"),
         (f"{HERE}:GAMES", "neither a GameEntry nor a factory"),
         ("gymnasium:CartPole-v99", "CartPole-v99"),
         ("mpe2.simple_tag_v3:parallel_env", "agents=2 is for Gymnasium environments"),

@@ -20,12 +20,15 @@ import yaml
 import remuda
 from remuda.core import machine
 from remuda.core.errors import ConfigError, UsageError
+from remuda.core.machine import cores
 from remuda.core.plan import Plan
 from remuda.core.yamlfile import read_assignments
 from remuda.engines import build, choose, context
 from remuda.engines import table as engines
+from remuda.engines.turn_cost import measure_turn
 from remuda.learners.iqn.learner import IQN
 from remuda.runs.settings import make_plan, spec_of
+from remuda.testing.broken_games import BROKEN
 from remuda.transport import processes
 
 ALL_SWITCHES = (
@@ -354,15 +357,49 @@ def test_auto_chooses_vectorized_where_the_game_plays_many_worlds_at_once(
     assert fingerprint(run) == fingerprint(trained(engine="vectorized"))
 
 
+@pytest.fixture
+def processes_always_pay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every run counts as long."""
+    monkeypatch.setattr(choose, "PROCESSES_PAY_S", 0.0)
+
+
+@pytest.mark.usefixtures("processes_always_pay")
 def test_auto_chooses_processes_where_the_game_plays_one_world_at_a_time(tmp_path: Path) -> None:
-    run = remuda.train(out=tmp_path / "run", quiet=True, engine="auto", n_workers=2, **ONE_WORLD_AT_A_TIME)
+    run = remuda.train(out=tmp_path / "run", quiet=True, n_workers=2, **ONE_WORLD_AT_A_TIME)
     assert run.plan.engine == run.result["engine"] == "executor"
-    assert (
-        len(console_lines(run, "engine: auto (the game plays one world at a time) → engine executor (2 collecting pro"))
-        == 1
+    (line,) = console_lines(run, "engine: auto (the game plays one world at a time")
+    assert "→ engine executor (2 collecting pro" in line
+
+
+def test_auto_starts_no_processes_for_a_short_run(tmp_path: Path) -> None:
+    run = remuda.train(out=tmp_path / "run", quiet=True, **ONE_WORLD_AT_A_TIME)
+    assert run.result["engine"] == "vectorized"
+    assert len(console_lines(run, "less than starting processes")) == 1
+
+
+@pytest.mark.usefixtures("processes_always_pay")
+def test_the_weights_do_not_depend_on_what_auto_chooses(tmp_path: Path) -> None:
+    chosen = remuda.train(out=tmp_path / "chosen", quiet=True, n_workers=2, **ONE_WORLD_AT_A_TIME)
+    plain = remuda.train(out=tmp_path / "plain", quiet=True, engine="sequential", **ONE_WORLD_AT_A_TIME)
+    assert chosen.result["engine"] == "executor"
+    assert fingerprint(chosen) == fingerprint(plain)
+
+
+def test_auto_uses_more_workers_than_cores_for_turns_that_wait() -> None:
+    plan = make_plan(
+        {"game": "remuda.testing.slow_games:SLOW", "worlds": 12, "engine": "auto", "total_episodes": 10**6}
     )
+    chosen, why = choose.choose_engine(plan, spec_of(plan))
+    assert (chosen.engine, chosen.deterministic) == ("executor", True)
+    assert cores() < (chosen.n_workers or 0) <= 12
+    assert "mostly waits" in why
 
 
+def test_a_game_that_raises_while_it_is_measured_is_left_to_training() -> None:
+    assert measure_turn(BROKEN["raises"], {}) is None
+
+
+@pytest.mark.usefixtures("processes_always_pay")
 def test_auto_chooses_sequential_where_processes_are_unavailable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -401,6 +438,7 @@ def test_processes_are_available_here() -> None:
     assert multiprocessing.active_children() == []
 
 
+@pytest.mark.usefixtures("processes_always_pay")
 def test_the_trial_process_passes_the_warm_up_request_to_the_fork_server(monkeypatch: pytest.MonkeyPatch) -> None:
     """The trial may start the fork server, from which all workers are forked later."""
     seen: dict[str, str] = {}

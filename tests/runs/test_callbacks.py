@@ -127,8 +127,8 @@ def test_callbacks_by_name(tiny: dict[str, Any], tmp_path: Path) -> None:
     ("names", "said"),
     [
         (["wandbb"], "did you mean 'wandb'"),
-        (["nowhere:Class"], "callbacks: 'nowhere:Class' cannot be loaded"),
-        (["test_callbacks:Path"], "made a PosixPath, not a remuda.Callback"),
+        (["nowhere:Class"], "callbacks: 'nowhere:Class' cannot be imported"),
+        (["test_callbacks:Path"], "'test_callbacks:Path' is a class, but none of remuda.Callback"),
     ],
 )
 def test_a_wrong_name_is_one_sentence(tiny: dict[str, Any], tmp_path: Path, names: list[str], said: str) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import remuda
-from remuda.cli.words import Words, refuse_arguments, settings_from
+from remuda.cli.words import Trust, Words, refuse_arguments, settings_from
 from remuda.core.errors import RunError
 
 
@@ -43,6 +43,7 @@ def replay(
     run: Annotated[Path, typer.Argument(help="a run directory")],
     failure: Annotated[int | None, typer.Option(help="the number of an episode that failed", min=1)] = None,
     debug: Annotated[bool, typer.Option("--debug", help="open the debugger where the failure is raised")] = False,
+    trust: Trust = False,
 ) -> None:
     """Play a run or one of its failures once more, in one process.
 
@@ -55,22 +56,22 @@ def replay(
     from remuda.runs.replay import replay as replay_schedule
 
     if failure is not None:
-        _replay_failure(run, failure, debug)
+        _replay_failure(run, failure, debug, trust)
         return
     opened = remuda.load(run)
     if not opened.finished:
         raise RunError(f"{run} is not finished: `remuda resume {run}` first")
-    again, then = replay_schedule(run), opened.result["weights_sha256"]
+    again, then = replay_schedule(run, trust), opened.result["weights_sha256"]
     print(f"the run ended with weights {then}\nthe replay ended with  {again}")
     if again != then:
         raise typer.Exit(1)
 
 
-def _replay_failure(run: Path, number: int, debug: bool) -> None:
+def _replay_failure(run: Path, number: int, debug: bool, trust: bool) -> None:
     from remuda.core.failures import format_traceback
     from remuda.runs.replay import replay_failure
 
-    record, error = replay_failure(run, number)
+    record, error = replay_failure(run, number, trust)
     print(f"failure {number}, {record.task}, turn {record.turn}, seed {record.seed}, then: {record.message}")
     if error is None:
         print(f"played again up to turn {record.turn}: nothing was raised")

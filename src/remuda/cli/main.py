@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 import remuda
-from remuda.cli import checking, examples, listing, playing, studies, study, training
+from remuda.cli import cage2, checking, examples, listing, playing, studies, study, training
 from remuda.core.errors import RemudaError, StorageError, UsageError
 
 ANY_FLAG = {"ignore_unknown_options": True, "allow_interspersed_args": True}
@@ -47,6 +47,7 @@ for command in (
 ):  # fmt: skip
     takes_settings = "words" in command.__annotations__
     app.command(context_settings=ANY_FLAG if takes_settings else None)(command)
+app.add_typer(cage2.app, name="cage2")
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 import remuda
-from remuda.cli.words import Checkpoint, Exploration, Json, Words, refuse_arguments, settings_from
+from remuda.cli.words import Checkpoint, Exploration, Json, Trust, Words, refuse_arguments, settings_from
 from remuda.core.errors import ConfigError
 
 
@@ -22,6 +22,7 @@ def evaluate(
     epsilon: Exploration = 0.0,
     sampled: Annotated[bool, typer.Option("--sampled", help="draw actions as in training instead of greedily")] = False,
     checkpoint: Checkpoint = None,
+    trust: Trust = False,
     as_json: Json = False,
 ) -> None:
     """Score a trained herd, or agents of different runs in one world.
@@ -35,7 +36,7 @@ def evaluate(
     if sampled and epsilon:
         raise ConfigError(f"--sampled and --epsilon {epsilon:g} contradict each other: give one of them")
     settings = refuse_arguments(remuda.evaluate, settings_from(words))
-    scores = remuda.evaluate(target, episodes, None if sampled else epsilon, checkpoint, **settings)
+    scores = remuda.evaluate(target, episodes, None if sampled else epsilon, checkpoint, trust=trust, **settings)
     if as_json:
         from remuda.runs.directory import to_json
 
@@ -56,12 +57,13 @@ def watch(
     episode: Annotated[int, typer.Option(help="which evaluation episode", min=0)] = 0,
     checkpoint: Checkpoint = None,
     delay: Annotated[float, typer.Option(help="seconds between turns in the terminal", min=0.0)] = 0.1,
+    trust: Trust = False,
 ) -> None:
     """Watch a trained herd play, as a GIF or in the terminal."""
     if terminal:
-        remuda.watch(run, episode=episode, checkpoint=checkpoint, terminal=True, delay_s=delay)
+        remuda.watch(run, episode=episode, checkpoint=checkpoint, terminal=True, delay_s=delay, trust=trust)
     else:
-        print(remuda.watch(run, gif, episode, checkpoint))
+        print(remuda.watch(run, gif, episode, checkpoint, trust=trust))
 
 
 def record(
@@ -71,6 +73,7 @@ def record(
     episodes: Annotated[int, typer.Option(help="how many", min=1)] = 10,
     epsilon: Exploration = 0.0,
     checkpoint: Checkpoint = None,
+    trust: Trust = False,
 ) -> None:
     """Write episodes to a file, turn by turn, for any program that reads numpy's files (docs/recording.md).
 
@@ -79,7 +82,7 @@ def record(
     A game is played by random players unless `learners=…` says otherwise.
     """
     settings = refuse_arguments(remuda.record, settings_from(words))
-    recorded = remuda.record(target, out, episodes, epsilon, checkpoint, **settings)
+    recorded = remuda.record(target, out, episodes, epsilon, checkpoint, trust=trust, **settings)
     print(f"{out}: {len(recorded.turns)} episodes, {int(recorded.turns.sum())} turns")
 
 
@@ -88,6 +91,7 @@ def export(
     agent: Annotated[int, typer.Option(help="which agent, by its number in the herd", min=0)] = 0,
     out: Annotated[Path, typer.Option(help="the directory to write; must not exist")] = Path("agent"),
     checkpoint: Checkpoint = None,
+    trust: Trust = False,
 ) -> None:
     """Write a trained agent as weights, a readable torch module and ONNX, all usable without remuda.
 
@@ -95,7 +99,7 @@ def export(
     """
     from remuda.runs.export import onnx_available
 
-    for path in remuda.export(run, agent, out, checkpoint):
+    for path in remuda.export(run, agent, out, checkpoint, trust=trust):
         print(path)
     if not onnx_available():
         print("no ONNX file: it needs `pip install 'remuda-rl[export]'`", file=sys.stderr)

@@ -15,7 +15,7 @@ from rich.progress import Progress as Bar
 from rich.table import Column, Table
 
 import remuda
-from remuda.cli.words import Json, Words, given, refuse_arguments, settings_from
+from remuda.cli.words import Json, Trust, Words, given, refuse_arguments, settings_from
 from remuda.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ def compare(
     on_cores: Annotated[str | None, typer.Option("--cores", help="predict machines, e.g. 8,32,128")] = None,
     html: Annotated[Path, typer.Option(help="the page to write")] = Path("compare.html"),
     json_file: Annotated[Path | None, typer.Option("--json", help="a file for all figures")] = None,
+    trust: Trust = False,
 ) -> None:
     """Measure one plan on several engines: which is best here?
 
@@ -54,7 +55,7 @@ def compare(
         shown = remuda.compare(
             game, engines, counts, seconds, repeats, ideal=ideal, cores=machines,
             command=" ".join(["remuda", *sys.argv[1:]]), on_message=lambda text: status.update(f"measuring {text}"),
-            **settings,
+            trust=trust, **settings,
         )  # fmt: skip
     _print_comparison(shown)
     shown.write(html, json_file)
@@ -111,12 +112,12 @@ def search(
     _print_search(found, as_json)
 
 
-def resume_search(folder: Path, as_json: bool) -> None:
+def resume_search(folder: Path, as_json: bool, trust: bool) -> None:
     """Continue a search."""
     from remuda.studies.workflows.search import resume_search
 
     with _listener() as listener:
-        found = resume_search(folder, listener)
+        found = resume_search(folder, listener, trust)
     _print_search(found, as_json)
 
 

@@ -43,11 +43,11 @@ def train_seeds(settings: dict[str, Any], seeds: int, as_json: bool) -> None:
     conclude(remuda.study(seeds=seeds, **settings), as_json)
 
 
-def resume_study(folder: Path, as_json: bool) -> None:
+def resume_study(folder: Path, as_json: bool, trust: bool) -> None:
     """Continue a study."""
     from remuda.studies.study import resume_study
 
-    conclude(resume_study(folder), as_json)
+    conclude(resume_study(folder, trust=trust), as_json)
 
 
 def conclude(done: Study, as_json: bool) -> None:

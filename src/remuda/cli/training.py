@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 import remuda
-from remuda.cli.words import Json, Words, given, refuse_arguments, settings_from
+from remuda.cli.words import Json, Trust, Words, given, refuse_arguments, settings_from
 from remuda.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ def train(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="the run directory; must not exist")] = None,
     config: Annotated[Path | None, typer.Option(help="YAML file of settings; flags and words override it")] = None,
+    trust: Trust = False,
     as_json: Json = False,
 ) -> None:
     """Train a herd.
@@ -60,7 +61,8 @@ def train(
 
         train_seeds(settings, seeds, as_json)
         return
-    conclude(remuda.train(**refuse_arguments(remuda.train, settings, "game", "out", "callbacks")), as_json)
+    settings = refuse_arguments(remuda.train, settings, "game", "out", "callbacks")
+    conclude(remuda.train(trust=trust, **settings), as_json)
 
 
 def resume(
@@ -69,6 +71,7 @@ def resume(
     engine: Annotated[str | None, typer.Option(help="continue with another engine")] = None,
     n_workers: Annotated[int | None, typer.Option(help="continue with more or fewer workers", min=1)] = None,
     total_episodes: Annotated[int | None, typer.Option(help="train for so many episodes in all", min=1)] = None,
+    trust: Trust = False,
     as_json: Json = False,
 ) -> None:
     """Continue a run, a study or a search as if it had never stopped; with --total-episodes also a finished run."""
@@ -80,17 +83,17 @@ def resume(
         from remuda.cli.studies import resume_search
 
         if flags:
-            raise ConfigError(f"{run} is a search: resume takes no flags for it but --json")
-        resume_search(run, as_json)
+            raise ConfigError(f"{run} is a search: resume takes no flags for it but --json and --trust")
+        resume_search(run, as_json, trust)
         return
     if is_study(run):
         from remuda.cli.study import resume_study
 
         if flags:
-            raise ConfigError(f"{run} is a study: resume takes no flags for it but --json")
-        resume_study(run, as_json)
+            raise ConfigError(f"{run} is a study: resume takes no flags for it but --json and --trust")
+        resume_study(run, as_json, trust)
         return
-    conclude(remuda.resume(run, **flags), as_json)
+    conclude(remuda.resume(run, trust=trust, **flags), as_json)
 
 
 def conclude(run: Run, as_json: bool) -> None:

@@ -15,6 +15,9 @@ Words = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON object at the end")]
 Checkpoint = Annotated[str | None, typer.Option(help="which one, or `best`; default: the newest")]
+Trust = Annotated[
+    bool, typer.Option("--trust", help="follow names of code (module:name) in runs that somebody else made")
+]
 Exploration = Annotated[float, typer.Option(help="share of random actions; 0 is greedy", min=0.0, max=1.0)]
 
 

@@ -32,7 +32,7 @@ class Plan(Options):
     )
     precision: Literal["fp32", "bf16"] = Field("fp32", description="of the matrix products")
 
-    engine: str = Field("vectorized", description="where collecting and learning happen; auto: by the game")
+    engine: str = Field("auto", description="where collecting and learning happen; auto: by what a turn costs")
     n_workers: int | None = Field(None, ge=1, le=4096, description="threads or processes; default: the cores")
     n_learners: int | None = Field(None, ge=1, description="actor-learner: learner processes; default: the spare cores")
     wait_for: float = Field(1.0, gt=0, le=1, description="sync: share of the workers to wait for every turn")

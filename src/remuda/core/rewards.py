@@ -1,8 +1,8 @@
 """Reward transforms: what reaches an agent, made from the rewards that the game pays to all agents in a turn.
 
 They are the option `reward` of any game, a mapping, e.g. `reward.team=1`. Each value is one for all agents, or a list
-with one per agent of the herd. Learners and returns see the transformed reward; the game's metrics do not change, and the
-metric `game_return` is the return that the game itself pays.
+with one per agent of the herd. Learners and returns see the transformed reward. The game's metrics do not change,
+and the metric `game_return` is the return that the game itself pays.
 
 With r the rewards of a turn and N agents, agent i receives
 
@@ -17,8 +17,6 @@ With r the rewards of a turn and N agents, agent i receives
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,12 +24,11 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from remuda.core.errors import ConfigError
-from remuda.core.game import Game, GameSpec
 from remuda.core.kernels import kernel
 from remuda.core.options import Options
-from remuda.core.rng import Keys
-from remuda.core.scene import Scene
 
+REWARD = "reward"
+"""The option of any game that has the transforms."""
 GAME_RETURN = "game_return"
 PerAgentValue = float | list[float]
 
@@ -39,7 +36,9 @@ PerAgentValue = float | list[float]
 class RewardOptions(Options):
     """The transforms of `reward`; without any, agents receive what the game pays."""
 
-    team: PerAgentValue = Field(0.0, description="share of the team's reward, the sum over all agents; 1: common reward")
+    team: PerAgentValue = Field(
+        0.0, description="share of the team's reward, the sum over all agents; 1: common reward"
+    )
     selfishness: PerAgentValue = Field(1.0, description="weight of the own reward; the rest: mean of the others'")
     svo_weight: PerAgentValue = Field(0.0, description="social value orientation: cost per radian off the angle")
     svo_angle: PerAgentValue = Field(45.0, description="social value orientation, degrees: 0 selfish, 90 for others")
@@ -59,7 +58,9 @@ class RewardOptions(Options):
         for name in RewardRules._fields:
             values = getattr(self, name)
             if isinstance(values, list) and len(values) != agents:
-                raise ConfigError(f"reward.{name} has {len(values)} values: give one, or one for each of {agents} agents")
+                raise ConfigError(
+                    f"reward.{name} has {len(values)} values: give one, or one for each of {agents} agents"
+                )
             columns.append(np.full(agents, values, np.float64))
         return RewardRules(*columns)
 
@@ -76,105 +77,8 @@ class RewardRules(NamedTuple):
     inequity_decay: NDArray[np.float64]
 
 
-def transform_rewards(game: Game, options: Mapping[str, Any] | None) -> Game:
-    """The game with transformed rewards, or the game itself if no option is given."""
-    return TransformedGame(game, RewardOptions.read(options, "reward")) if options else game
-
-
-class TransformedGame(Game):
-    """A game whose agents receive transformed rewards.
-
-    The rewards of a turn are complete when the next turn has begun, or the world is over: then they are transformed.
-    """
-
-    def __init__(self, game: Game, options: RewardOptions) -> None:
-        spec = _with_game_return(game.spec)
-        super().__init__(spec, game.worlds)
-        self.game = game
-        self._rules = options.per_agent(spec.agents)
-        self._compared = np.zeros((game.worlds, spec.agents))  # e, what inequity aversion compares
-        self._played = np.zeros(game.worlds, np.bool_)  # worlds with a turn that is not paid yet
-        self._follow()
-
-    def _follow(self) -> None:
-        """Show the flags and metrics of the game. Its rewards are ours to transform."""
-        self.over = self.game.over
-        for own, inner in zip(self.signals, self.game.signals, strict=True):
-            own.terminated, own.truncated, own.alive = inner.terminated, inner.truncated, inner.alive
-            own.metrics[:, :, :-1] = inner.metrics
-
-    def reset(self, worlds: NDArray[np.int64], keys: Keys) -> None:
-        """Start an episode: nothing was received yet."""
-        self.game.reset(worlds, keys)
-        for signals in self.signals:
-            signals.rewards[worlds] = 0
-            signals.metrics[worlds] = 0
-        self._compared[worlds] = 0
-        self._played[worlds] = False
-        self._follow()
-
-    def begin(self) -> None:
-        """Begin the turn, and pay the last one."""
-        self.game.begin()
-        self._pay(self._played)
-        for inner in self.game.signals:
-            inner.rewards[:] = 0  # before an agent's first observation: nobody can have earned it
-
-    def end(self) -> None:
-        """End the turn; worlds that are over are paid now, the others when the next turn begins."""
-        self._played |= ~self.game.over
-        self.game.end()
-        self._pay(self._played & self.game.over)
-
-    def _pay(self, due: NDArray[np.bool_]) -> None:
-        worlds = np.flatnonzero(due)
-        rewards = np.concatenate([inner.rewards[worlds] for inner in self.game.signals], axis=1).astype(np.float64)
-        received = np.zeros(rewards.shape)
-        compared = self._compared[worlds]
-        _transform(rewards, compared, self._rules, received)
-        self._compared[worlds] = compared
-        self._follow()
-        first = 0
-        for own, inner in zip(self.signals, self.game.signals, strict=True):
-            last = first + own.rewards.shape[1]
-            own.rewards[worlds] += received[:, first:last].astype(np.float32)
-            own.metrics[worlds, :, -1] += rewards[:, first:last].astype(np.float32)
-            inner.rewards[worlds] = 0
-            first = last
-        self._played[worlds] = False
-
-    def observe(self, group: int, first: int, last: int, out: NDArray[Any]) -> None:
-        """What the game shows."""
-        self.game.observe(group, first, last, out)
-
-    def act(self, group: int, first: int, last: int, actions: NDArray[Any]) -> None:
-        """What the game does."""
-        self.game.act(group, first, last, actions)
-
-    def mask(self, group: int, first: int, last: int, out: NDArray[np.bool_]) -> None:
-        """What the game allows."""
-        self.game.mask(group, first, last, out)
-
-    def render(self, world: int) -> NDArray[np.uint8]:
-        """The game's picture."""
-        return self.game.render(world)
-
-    def text(self, world: int) -> str:
-        """The game's text."""
-        return self.game.text(world)
-
-    def scene(self, world: int) -> Scene | None:
-        """The game's scene."""
-        return self.game.scene(world)
-
-
-def _with_game_return(spec: GameSpec) -> GameSpec:
-    groups = tuple(replace(group, metrics=(*group.metrics, GAME_RETURN)) for group in spec.groups)
-    return replace(spec, groups=groups)
-
-
 @kernel
-def _transform(rewards: Any, compared: Any, rules: Any, out: Any) -> None:
+def transform(rewards: Any, compared: Any, rules: Any, out: Any) -> None:
     """Transform the rewards of a turn, (worlds, agents). Scalar code: the bits must not depend on how many worlds."""
     worlds, agents = rewards.shape
     for w in range(worlds):

@@ -73,6 +73,8 @@ def actor_learner(context: EngineContext) -> tuple[Collectors, Trainers]:
     learners = min(context.plan.n_learners or max(1, cores() - actors + 1), max(agents, 1))
     shape = _shape(context, actors, sync_interval=context.plan.sync_interval)
     pool = PoolCollectors(*_pool(context), shape, context.worker_pool)
+    if not agents:
+        return pool, _trainers(InlineTrainers, context, 1)
     return pool, ProcessTrainers(pool.job, learners, context.worker_pool, context.folder, context.last_state)
 
 
@@ -118,8 +120,13 @@ def _inline_collectors(context: EngineContext, threads: int, one_by_one: bool = 
 
 
 def _trainers(kind: type[LocalTrainers], context: EngineContext, threads: int, one_by_one: bool = False) -> Trainers:
-    """Learners by part: a slice of the herd per thread, or several threads for a learner where agents are few."""
+    """Learners by part: a slice of the herd per thread, or several threads for a learner where agents are few.
+
+    Where nobody learns (all agents are scripted or frozen) the rounds are only counted, and no thread waits for them.
+    """
     agents = sum(part.agents for part in context.parts if part.learns)
+    if not agents:
+        return InlineTrainers(context.plan, {})
     each = max(1, threads // max(agents, 1))
     slices = threads * SLICES_PER_THREAD if kind is ThreadTrainers else threads
     learners = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 
@@ -15,22 +16,45 @@ from remuda.engines.collectors.ray.cluster import require_ray
 from remuda.engines.collectors.warm_up import warm_up_request
 from remuda.engines.context import EngineContext
 from remuda.engines.table import AUTO, find_engine
+from remuda.engines.turn_cost import measure_turn
 from remuda.games.registry import find_game
 from remuda.transport.processes import processes_forbidden, processes_unavailable
 from remuda.transport.worker_pool import WorkerPool
 
+PROCESSES_PAY_S = 10.0
+"""Below so many seconds of playing in the whole run, starting worker processes would take longer than they save."""
+MAX_WAITING_WORKERS = 64
+
 
 def choose_engine(plan: Plan, spec: GameSpec) -> tuple[Plan, str]:
-    """The plan with an engine in place of `auto`, and why that one; other plans as they are."""
+    """The plan with an engine in place of `auto`, and why that one; other plans as they are.
+
+    The choice is among engines that wait by round, so that the weights do not depend on it.
+    """
     if plan.engine != AUTO:
         return plan, ""
-    if find_game(plan.game).step_cost_of(plan.options) is StepCost.BATCHED:
-        engine, why = "vectorized", "the game plays many worlds at once"
-    elif reason := processes_unavailable(warm_up_request(plan, spec)):
-        engine, why = "sequential", f"worker processes cannot be started here: {reason}"
-    else:
-        engine, why = "executor", "the game plays one world at a time"
-    return plan.model_copy(update={"engine": engine}), f"engine: auto ({why})"
+    engine, workers, why = _best_engine(plan, spec)
+    changes = {"engine": engine, "n_workers": plan.n_workers or workers, "deterministic": True}
+    return plan.model_copy(update=changes), f"engine: auto ({why})"
+
+
+def _best_engine(plan: Plan, spec: GameSpec) -> tuple[str, int | None, str]:
+    """An engine, a number of workers (None: its default), and the reason."""
+    entry = find_game(plan.game)
+    if entry.step_cost_of(plan.options) is StepCost.BATCHED:
+        return "vectorized", None, "the game plays many worlds at once"
+    cost = measure_turn(entry, plan.options)
+    if cost and cost.wall_s * spec.turns * plan.total_episodes < PROCESSES_PAY_S:
+        seconds = cost.wall_s * spec.turns * plan.total_episodes
+        return "vectorized", None, f"playing takes about {seconds:.1g} s in all, less than starting processes"
+    if reason := processes_unavailable(warm_up_request(plan, spec)):
+        return "sequential", None, f"worker processes cannot be started here: {reason}"
+    if cost and cost.waits:
+        share = max(cost.cpu_s / cost.wall_s, 1 / MAX_WAITING_WORKERS)
+        workers = min(plan.worlds, max(cores(), math.ceil(cores() / share)), MAX_WAITING_WORKERS)
+        return "executor", workers, f"a turn takes {1000 * cost.wall_s:.1g} ms and mostly waits"
+    measured = f", {1000 * cost.wall_s:.2g} ms a turn" if cost else ""
+    return "executor", None, f"the game plays one world at a time{measured}"
 
 
 def check_engine(plan: Plan) -> None:

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 BUILDERS = "remuda.engines.build"
 AUTO = "auto"
-AUTO_RULE = "vectorized where many worlds in one process are cheaper; else executor, or sequential without processes"
+AUTO_RULE = (
+    "measures a turn: vectorized where many worlds in one process are cheaper or the run is short, else executor; "
+    "sequential without processes; waits by round"
+)
 
 
 @dataclass(frozen=True)

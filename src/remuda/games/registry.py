@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from remuda.adapters.inbound.factories import LIBRARIES, entry_from_factory, entry_from_library
 from remuda.core import session
-from remuda.core.errors import ConfigError, RemudaError, UnknownName
+from remuda.core.code_names import load_code
+from remuda.core.errors import ConfigError, UnknownName
 from remuda.core.game import Game, GameEntry
 from remuda.games.shipped import SHIPPED
 
-__all__ = ["SHIPPED", "AnyGame", "find_game", "find_verifier", "game_name", "refuse_while_importing", "user_module"]
+__all__ = ["SHIPPED", "AnyGame", "find_game", "find_verifier", "game_name"]
 AnyGame = str | GameEntry | Callable[..., Any]
 """A game as a user gives it: a name, an entry, or a class or function that makes an environment."""
-_importing: list[str] = []
 
 
 def find_game(name: str) -> GameEntry:
@@ -30,12 +28,7 @@ def find_game(name: str) -> GameEntry:
         return _shipped(name)
     if library in LIBRARIES:
         return entry_from_library(library, attribute)
-    try:
-        found = getattr(user_module(library), attribute)
-    except RemudaError:
-        raise
-    except (ImportError, AttributeError, ValueError, TypeError) as error:
-        raise ConfigError(f"game {name!r} cannot be imported: {error}") from error
+    found = load_code(name, f"game {name!r}")
     if isinstance(found, GameEntry):
         return found
     if callable(found):
@@ -107,23 +100,3 @@ def _of_session(name: str) -> GameEntry:
             "remuda.resume(path, game=…) or remuda.load(path, game=…)"
         )
     return game if isinstance(game, GameEntry) else entry_from_factory(name, game)
-
-
-def refuse_while_importing() -> None:
-    """Raise if training was started by the import that looks for its game: that import would never end."""
-    if _importing:
-        raise ConfigError(
-            f'importing {_importing[-1]!r} started a training: put the call under `if __name__ == "__main__":`'
-        )
-
-
-def user_module(name: str) -> ModuleType:
-    """A module of the user's. The running program is returned as it is, not imported a second time."""
-    for main in (sys.modules.get("__main__"), sys.modules.get("__mp_main__")):
-        if main is not None and Path(getattr(main, "__file__", None) or "").stem == name and name not in sys.modules:
-            return main
-    _importing.append(name)
-    try:
-        return import_module(name)
-    finally:
-        _importing.pop()

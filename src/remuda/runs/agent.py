@@ -46,7 +46,7 @@ class TrainedAgent:
         name = f"agent {number} of {run.path} ({part.player})"
         if part.learns:
             return cls(name, run.policy([number], run.spec.groups[part.group], "cpu", checkpoint), 0, seed)
-        (part,) = load_frozen([part], run.spec)
+        (part,) = load_frozen([part], run.spec, run.trust)
         return cls(name, bind_policy(part, run.plan, run.spec, "cpu").policy, number - part.herd_first, seed)
 
     def __repr__(self) -> str:

@@ -29,6 +29,8 @@ from remuda.runs import checkpoint
 from remuda.runs.callbacks.base import Row
 from remuda.runs.callbacks.tables import Table, read_table
 from remuda.runs.settings import complete, spec_of
+from remuda.runs.trust import check_trust
+from remuda.runs.zoo import FOLDER, is_zoo_name, zoo_path
 
 CONFIG = "config.yaml"
 RESULT = "result.json"
@@ -37,8 +39,9 @@ RESULT = "result.json"
 class RunDirectory:
     """What training wrote into a run directory."""
 
-    def __init__(self, path: Path | str, game: AnyGame | None = None) -> None:
-        self.path = Path(path)
+    def __init__(self, path: Path | str, game: AnyGame | None = None, trust: bool = False) -> None:
+        self.path = zoo_path(path) if is_zoo_name(path) else Path(path)
+        self.trust = trust  # whether names of code in it are followed, whoever made it
         if not _is_file(self.path / CONFIG):
             raise RunError(f"{self.path} is not a run: it has no {CONFIG}")
         odd = _neither_file_nor_directory(self.path)
@@ -47,14 +50,22 @@ class RunDirectory:
         if game is not None:
             self._give_game(game)
 
+    @property
+    def shipped(self) -> bool:
+        """Whether it is an agent of the zoo, into which nothing is written."""
+        return self.path.is_relative_to(FOLDER)
+
     @classmethod
-    def of(cls, run: RunDirectory | Path | AnyGame, game: AnyGame | None = None) -> Self:
+    def of(cls, run: RunDirectory | Path | AnyGame, game: AnyGame | None = None, trust: bool = False) -> Self:
         """A run, whether it is given as such or as its directory."""
         if isinstance(run, RunDirectory):
-            return run if game is None and isinstance(run, cls) else cls(run.path, game)
+            trust = trust or run.trust
+            if game is None and isinstance(run, cls) and trust == run.trust:
+                return run
+            return cls(run.path, game, trust)
         if not isinstance(run, str | Path):
             raise RunError(f"{run!r} is not a run: give a Run, or the path of a run directory")
-        return cls(run, game)
+        return cls(run, game, trust)
 
     def _give_game(self, game: AnyGame) -> None:
         """Put a game in the place of the one of another session that the plan names."""
@@ -67,7 +78,9 @@ class RunDirectory:
     @cached_property
     def plan(self) -> Plan:
         """What the run computes."""
-        return complete(Plan.read(read_yaml(self.path / CONFIG), f"{self.path / CONFIG}"))
+        settings = read_yaml(self.path / CONFIG)
+        check_trust(self.path, settings, self.trust)
+        return complete(Plan.read(settings, f"{self.path / CONFIG}"))
 
     @cached_property
     def spec(self) -> GameSpec:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -18,6 +18,7 @@ from remuda.core.game import GameSpec
 from remuda.core.machine import cores
 from remuda.core.plan import Plan
 from remuda.core.policy import PolicyBinding
+from remuda.core.rewards import REWARD
 from remuda.core.task import Task
 from remuda.core.threads import one_thread_each
 from remuda.engines.collectors.inline import InlineCollectors
@@ -30,6 +31,7 @@ from remuda.runs.film import trained_bindings
 from remuda.runs.frozen import load_frozen
 from remuda.runs.recorder import standard_error
 from remuda.runs.settings import complete, make_plan, spec_of
+from remuda.runs.zoo import is_zoo_name
 
 BATCHED = 64  # episodes played at once
 CHANGEABLE = ("seed", "n_workers", "worlds")
@@ -45,6 +47,7 @@ def evaluate(
     checkpoint: str | None = None,
     *,
     game: AnyGame | None = None,
+    trust: bool = False,
     **settings: Any,
 ) -> Scores:
     """Score a trained herd, or players named by `learner` and `learners`, on test episodes.
@@ -52,13 +55,13 @@ def evaluate(
     `target` is a run, its directory, or a game. `exploration` is the share of random actions: 0 is greedy, and None
     draws actions as in training. `checkpoint` is the name of one, or "best"; the default is the newest. `settings` of a
     run may change its seed, worlds, n_workers and options of its game. `game` gives the game of a run again that was
-    defined in another Python session.
+    defined in another Python session. `trust` follows names of code in runs that somebody else made.
     """
     if episodes < 1:
         raise ConfigError(f"episodes={episodes} should be at least 1")
     if exploration is not None and not 0 <= exploration <= 1:
         raise ConfigError(f"exploration={exploration} should be a share from 0 to 1, or None to draw as in training")
-    setup = EvaluationSetup.of(target, settings, checkpoint, game)
+    setup = EvaluationSetup.of(target, settings, checkpoint, game, trust)
     return evaluate_policies(setup.plan, setup.spec, setup.bindings, episodes, exploration)
 
 
@@ -124,7 +127,9 @@ def _half_width(values: NDArray[np.float64]) -> Any:
 
 def is_run(target: Any) -> bool:
     """Whether the target is a run or its directory, not a game."""
-    return isinstance(target, RunDirectory) or (isinstance(target, str | Path) and (Path(target) / CONFIG).is_file())
+    if isinstance(target, RunDirectory) or is_zoo_name(target):
+        return True
+    return isinstance(target, str | Path) and (Path(target) / CONFIG).is_file()
 
 
 @dataclass(frozen=True)
@@ -144,13 +149,14 @@ class EvaluationSetup:
         settings: Mapping[str, Any],
         checkpoint: str | None = None,
         game: AnyGame | None = None,
+        trust: bool = False,
     ) -> EvaluationSetup:
         """Of a run or its directory, or of a game with `learners=…`."""
         if isinstance(target, Path) or is_run(target):
-            return cls._of_run(RunDirectory.of(target, game), settings, checkpoint)
+            return cls._of_run(RunDirectory.of(target, game, trust), settings, checkpoint)
         if game is not None or checkpoint is not None:
             raise ConfigError(f"{target} is not a run: game and checkpoint are for runs, leave them out")
-        return cls._of_players({"game": target, **settings})
+        return cls._of_players({"game": target, **settings}, trust)
 
     @classmethod
     def _of_run(cls, run: RunDirectory, settings: Mapping[str, Any], checkpoint: str | None) -> EvaluationSetup:
@@ -159,10 +165,10 @@ class EvaluationSetup:
         return cls(plan, spec_of(plan), trained_bindings(run, checkpoint), run, checkpoint_name)
 
     @classmethod
-    def _of_players(cls, settings: Mapping[str, Any]) -> EvaluationSetup:
+    def _of_players(cls, settings: Mapping[str, Any], trust: bool) -> EvaluationSetup:
         plan = make_plan(settings)
         spec = spec_of(plan)
-        parts = load_frozen(assign(plan, spec), spec)
+        parts = load_frozen(assign(plan, spec), spec, trust)
         if any(part.learns for part in parts):
             raise ConfigError(
                 "only trained or scripted players can play here: give learners={0: frozen:RUN/0, …} or learner=random"
@@ -179,7 +185,7 @@ def _changed(run: RunDirectory, settings: Mapping[str, Any]) -> Plan:
     """The run's plan with changed settings, or with other options of its game that the trained agents fit."""
     options = find_game(run.plan.game).options
     words = options.resolve_aliases(settings)
-    own = {name: words.pop(name) for name in [*words] if name in options.model_fields}
+    own = {name: words.pop(name) for name in [*words] if name in options.model_fields or name == REWARD}
     for name in words:
         if name not in CHANGEABLE:
             raise ConfigError(
@@ -200,6 +206,15 @@ def evaluate_policies(
     plan: Plan, spec: GameSpec, bindings: Sequence[PolicyBinding], episodes: int, exploration: float | None = 0.0
 ) -> Scores:
     """Play test episodes 0 … episodes-1 of the plan's seed with these policies."""
+    parts = [_scores(spec, fragments) for fragments in play_test_episodes(plan, spec, bindings, episodes, exploration)]
+    metrics = {name: np.concatenate([part.metrics[name] for part in parts]) for name in parts[0].metrics}
+    return Scores(np.concatenate([part.returns for part in parts]), metrics)
+
+
+def play_test_episodes(
+    plan: Plan, spec: GameSpec, bindings: Sequence[PolicyBinding], episodes: int, exploration: float | None = 0.0
+) -> Iterator[Sequence[Fragment]]:
+    """Play test episodes 0 … episodes-1 of the plan's seed: some at once, a fragment per group, to be read at once."""
     collectors = InlineCollectors(
         entry=find_game(plan.game),
         spec=spec,
@@ -209,7 +224,6 @@ def evaluate_policies(
         threads=plan.n_workers or cores(),
         stop=lambda: None,
     )
-    parts: list[Scores] = []
     with one_thread_each():
         collectors.start()
         try:
@@ -219,11 +233,9 @@ def evaluate_policies(
                 delivery = collectors.recv(timeout_s=math.inf)
                 if delivery.failure is not None:
                     raise GameError(f"{delivery.failure.message}\n{delivery.failure.traceback}")
-                parts.append(_scores(spec, delivery.fragments))
+                yield delivery.fragments
         finally:
             collectors.close()
-    metrics = {name: np.concatenate([part.metrics[name] for part in parts]) for name in parts[0].metrics}
-    return Scores(np.concatenate([part.returns for part in parts]), metrics)
 
 
 def _scores(spec: GameSpec, fragments: Sequence[Fragment]) -> Scores:

@@ -23,8 +23,9 @@ from torch import nn
 
 from remuda.core import rng
 from remuda.core.errors import ConfigError, RunError, StorageError
-from remuda.core.game import Group
+from remuda.core.game import Group, check_options
 from remuda.core.policy import Policy
+from remuda.games.registry import find_game
 from remuda.learners.iqn.policy import IQNPolicy
 from remuda.learners.ppo.policy import PPOPolicy
 from remuda.runs import export_modules as plain
@@ -83,21 +84,30 @@ class ExportedAgent:
 
 
 def export(
-    run: RunDirectory | Path | str, agent: int = 0, out: Path | str = "agent", checkpoint: str | None = None
+    run: RunDirectory | Path | str,
+    agent: int = 0,
+    out: Path | str = "agent",
+    checkpoint: str | None = None,
+    *,
+    trust: bool = False,
 ) -> list[Path]:
     """Write a trained agent into a directory that must not exist yet; returns the files.
 
     They are its weights, a readable torch module and, if the extra `export` is installed, ONNX; none of them needs
-    remuda.
+    remuda. A game may add what the network needs around it, such as the memory of a defender of cage2.
     """
     folder = Path(out)
     if folder.exists():
         raise ConfigError(f"out={folder} exists already: give a directory that does not")
-    taken = take_out(RunDirectory.of(run), agent, checkpoint)
+    opened = RunDirectory.of(run, trust=trust)
+    taken = take_out(opened, agent, checkpoint)
     weights = {name: tensor.clone() for name, tensor in taken.module.state_dict().items()}
     contents = {WEIGHTS: save(weights), NETWORK: source(taken).encode()}
     if onnx_available():
         contents[ONNX] = as_onnx(taken)
+    entry = find_game(opened.plan.game)
+    files = entry.exported_files(check_options(entry, opened.plan.options))
+    contents |= {name: text.encode() for name, text in files.items()}
     try:
         folder.mkdir(parents=True)
         for name, content in contents.items():

@@ -39,6 +39,7 @@ def watch(
     checkpoint: str | None = None,
     *,
     terminal: Literal[False] = False,
+    trust: bool = False,
 ) -> Path: ...
 
 
@@ -50,6 +51,7 @@ def watch(
     checkpoint: str | None = None,
     terminal: Literal[True],
     delay_s: float = 0.1,
+    trust: bool = False,
 ) -> None: ...
 
 
@@ -61,19 +63,22 @@ def watch(
     *,
     terminal: bool = False,
     delay_s: float = 0.1,
+    trust: bool = False,
 ) -> Path | None:
     """Write an evaluation episode of a trained herd as a GIF and return its path; a notebook shows it.
 
-    `gif` is the file to write, by default watch.gif in the run directory. `checkpoint` is the name of one, or "best";
-    the default is the newest. With `terminal` the episode is played in this terminal instead, a turn every `delay_s`
-    seconds.
+    `gif` is the file to write, by default watch.gif in the run directory (of a zoo agent: here). `checkpoint` is
+    the name of one, or "best"; the default is the newest. With `terminal` the episode is played in this terminal
+    instead, a turn every `delay_s` seconds. `trust` follows names of code in a run that
+    somebody else made.
     """
-    opened = RunDirectory.of(run)
+    opened = RunDirectory.of(run, trust=trust)
     games = play(opened, trained_bindings(opened, checkpoint), episode)
     if terminal:
         _show_in_terminal(games, delay_s)
         return None
-    target = opened.path / "watch.gif" if gif is None else Path(gif)
+    folder = Path() if opened.shipped else opened.path
+    target = folder / "watch.gif" if gif is None else Path(gif)
     make_film(target, games)
     show_picture(target)
     return target
@@ -89,7 +94,7 @@ def _show_in_terminal(games: Iterator[Game], delay_s: float) -> None:
 def trained_bindings(run: RunDirectory, name: str | None = None) -> list[PolicyBinding]:
     """Policies for every agent of a run: those that learned have the weights of a checkpoint."""
     bindings = []
-    for part in load_frozen(run.parts, run.spec):
+    for part in load_frozen(run.parts, run.spec, run.trust):
         group = run.spec.groups[part.group]
         if part.learns:
             numbers = range(part.herd_first, part.herd_first + part.agents)

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from remuda.core.errors import ConfigError, RunError
 from remuda.core.plan import Plan
-from remuda.core.yamlfile import write_yaml
-from remuda.runs import checkpoint
+from remuda.core.yamlfile import read_yaml, write_yaml
+from remuda.runs import checkpoint, trust
 from remuda.runs.directory import CONFIG
 from remuda.runs.storage import storage_errors
 
@@ -71,6 +71,7 @@ def prepare(folder: Path, plan: Plan, is_new: bool) -> None:
         if not is_new:
             checkpoint.recover(folder)
             checkpoint.recover(folder / checkpoint.CHECKPOINTS)
+            trust.sign(folder, read_yaml(folder / CONFIG))  # it was trusted, or there would be no plan
         elif {path.name for path in folder.iterdir()} - {LOCK}:
             raise RunError(f"{folder} exists already: choose another --out, or `remuda resume {folder}`")
         else:
@@ -81,6 +82,7 @@ def write_config(folder: Path, plan: Plan) -> None:
     """Replace config.yaml at once: a process that dies meanwhile leaves the old one or the new one."""
     draft = folder / f".{CONFIG}.draft"
     write_yaml(draft, plan)
+    trust.sign(folder, read_yaml(draft))
     draft.replace(folder / CONFIG)
 
 

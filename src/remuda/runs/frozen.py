@@ -14,12 +14,15 @@ from remuda.learners.registry import FROZEN
 from remuda.runs.directory import RunDirectory
 
 
-def load_frozen(parts: Sequence[Part], spec: GameSpec) -> list[Part]:
+def load_frozen(parts: Sequence[Part], spec: GameSpec, trust: bool) -> list[Part]:
     """The parts of a herd; those with a frozen player get its trained weights."""
-    return [replace(part, frozen=_load(part, spec)) if part.player.startswith(f"{FROZEN}:") else part for part in parts]
+    return [
+        replace(part, frozen=_load(part, spec, trust)) if part.player.startswith(f"{FROZEN}:") else part
+        for part in parts
+    ]
 
 
-def _load(part: Part, spec: GameSpec) -> FrozenPolicy:
+def _load(part: Part, spec: GameSpec, trust: bool) -> FrozenPolicy:
     """The frozen policy of a part.
 
     `frozen:RUN` takes the agents of the same numbers; `frozen:RUN/2` plays every agent of the part with agent 2.
@@ -28,10 +31,10 @@ def _load(part: Part, spec: GameSpec) -> FrozenPolicy:
     path, slash, agents = text.rpartition("/")
     chosen = range(part.herd_first, part.herd_first + part.agents)
     if slash and re.fullmatch(r"\d+(-\d+)?", agents) and not Path(text).is_dir():
-        source = RunDirectory(Path(path))
+        source = RunDirectory(Path(path), trust=trust)
         chosen = agent_range(agents, source.spec.agents, part.player)
     else:
-        source = RunDirectory(Path(text))
+        source = RunDirectory(Path(text), trust=trust)
     if len(chosen) not in (1, part.agents):
         raise ConfigError(f"{part.player} names {len(chosen)} agents for {part.agents} places")
     places = [chosen[i] if len(chosen) == part.agents else chosen[0] for i in range(part.agents)]

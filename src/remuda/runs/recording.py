@@ -106,6 +106,7 @@ def record(
     checkpoint: str | None = None,
     *,
     game: AnyGame | None = None,
+    trust: bool = False,
     **settings: Any,
 ) -> Recording:
     """Play test episodes 0 … episodes-1 of a run or a game and write them to a file that must not exist yet.
@@ -124,7 +125,7 @@ def record(
         raise ConfigError(f"exploration={exploration} should be a share from 0 to 1")
     if not is_run(target) and not {"learner", "learners", "policy"} & set(settings):
         settings["learner"] = "random"
-    setup = EvaluationSetup.of(target, settings, checkpoint, game)
+    setup = EvaluationSetup.of(target, settings, checkpoint, game, trust)
     size = episodes * setup.spec.turns * sum(map(_bytes_per_turn, setup.spec.groups))
     if size > MAX_BYTES:
         raise ConfigError(f"episodes={episodes} could take {size:,} bytes: record at most {MAX_BYTES:,} in one file")

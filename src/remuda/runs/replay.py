@@ -43,9 +43,9 @@ class ScheduleEntry:
     taken_at: list[int]  # per slice
 
 
-def replay(path: Path | str) -> str:
+def replay(path: Path | str, trust: bool = False) -> str:
     """Play and learn everything again as the run's schedule says; returns the weights' fingerprint."""
-    run = RunDirectory(path)
+    run = RunDirectory(path, trust=trust)
     with one_thread_each():
         return ScheduleReplay(run, *_read(run)).run()
 
@@ -124,9 +124,9 @@ class RecordedActions(Policy):
         return PolicyOutput(np.ascontiguousarray(self.actions[turn, :, first:last]))
 
 
-def replay_failure(path: Path | str, number: int) -> tuple[FailureRecord, GameError | None]:
+def replay_failure(path: Path | str, number: int, trust: bool = False) -> tuple[FailureRecord, GameError | None]:
     """Play what failed again with the same chance and the same actions; returns what is raised this time."""
-    run = RunDirectory(path)
+    run = RunDirectory(path, trust=trust)
     record, actions = read_failure(run.path, number)
     plan, spec, task = run.plan, run.spec, record.task
     if not actions:
@@ -156,7 +156,7 @@ class ScheduleReplay:
     def __init__(self, run: RunDirectory, slices: list[AgentSlice], entries: list[ScheduleEntry]) -> None:
         plan, spec = run.plan, run.spec
         self.plan, self.spec, self.slices, self.entries = plan, spec, slices, entries
-        self.parts = load_frozen(assign(plan, spec), spec)
+        self.parts = load_frozen(assign(plan, spec), spec, run.trust)
         self.bindings = [bind_policy(part, plan, spec, "cpu") for part in self.parts]
         self.learners = [make_learner(self.parts[p], plan, spec, "cpu", (a, b)) for p, a, b in slices]
         if plan.warm_start is not None:

@@ -17,12 +17,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def load(path: Path | str, game: AnyGame | None = None) -> Run:
+def load(path: Path | str, game: AnyGame | None = None, *, trust: bool = False) -> Run:
     """Open a run directory.
 
-    `game` gives a game again that was defined in another Python session: a notebook cell, a lambda.
+    `game` gives a game again that was defined in another Python session: a notebook cell, a lambda. `trust` follows
+    names of code in a run that somebody else made.
     """
-    return Run(path, game)
+    return Run(path, game, trust)
 
 
 class Run(RunDirectory):

@@ -13,17 +13,19 @@ from typing import Any
 import torch
 
 from remuda.core import timeline
+from remuda.core.code_names import refuse_while_importing
 from remuda.core.errors import ConfigError, RunError, Stopped
 from remuda.core.kernels import is_cached, source_file
 from remuda.core.plan import Plan
 from remuda.core.threads import keep_freed_memory, one_thread_each
+from remuda.core.yamlfile import read_yaml
 from remuda.engines.choose import cannot_run, check_engine, choose_engine, engine_lines, resolve_device
 from remuda.engines.collectors.warm_up import warm_up_request
 from remuda.engines.context import EngineContext
 from remuda.engines.interfaces import Collectors, Trainers, Update
 from remuda.engines.loop import Loop
 from remuda.engines.table import find_engine
-from remuda.games.registry import AnyGame, find_game, refuse_while_importing
+from remuda.games.registry import AnyGame, find_game
 from remuda.learners.herd import assign, count_parameters, tolerated_lag
 from remuda.rollout.warm_up import warm_up
 from remuda.runs import checkpoint
@@ -33,6 +35,7 @@ from remuda.runs.callbacks.progress import Progress
 from remuda.runs.callbacks.registry import load_callbacks
 from remuda.runs.callbacks.tables import Tables
 from remuda.runs.callbacks.tensorboard import TensorBoard
+from remuda.runs.directory import CONFIG
 from remuda.runs.failure_log import FailureLog
 from remuda.runs.folder import (
     locked,
@@ -51,6 +54,7 @@ from remuda.runs.run import Run
 from remuda.runs.settings import make_plan, spec_of
 from remuda.runs.state import TrainState, warm_start
 from remuda.runs.storage import storage_errors
+from remuda.runs.trust import why_unsigned
 from remuda.transport.heartbeat import Limits
 from remuda.transport.processes import refuse_inside_workers, start_failure
 from remuda.transport.worker_pool import WorkerPool
@@ -65,6 +69,7 @@ def train(
     out: Path | str | None = None,
     callbacks: Sequence[OwnCallback | str] = (),
     quiet: bool = False,
+    trust: bool = False,
     **settings: Any,
 ) -> Run:
     """Train a herd and return its run.
@@ -72,15 +77,20 @@ def train(
     `game` is a name, a GameEntry, or a class or function that makes an environment. Settings are those of the plan,
     the game and the learners in one flat set. `callbacks` are `Callback` objects, functions that get the
     rows of each round, one per agent, and end the run by returning False, or names (`wandb`, `mlflow`, `module:Class`).
+    `trust` follows names of code in runs of frozen players that somebody else made.
     """
     settings["callbacks"] = [own for own in callbacks if isinstance(own, str)]
     if game is not None:
         settings["game"] = game
-    return start(settings, out, [own for own in callbacks if not isinstance(own, str)], quiet)
+    return start(settings, out, [own for own in callbacks if not isinstance(own, str)], quiet, trust)
 
 
 def start(
-    settings: Mapping[str, Any], out: Path | str | None = None, callbacks: Callbacks = (), quiet: bool = False
+    settings: Mapping[str, Any],
+    out: Path | str | None = None,
+    callbacks: Callbacks = (),
+    quiet: bool = False,
+    trust: bool = False,
 ) -> Run:
     """`train`, with the settings as a mapping."""
     refuse_while_importing()
@@ -88,7 +98,8 @@ def start(
     plan = make_plan(settings)
     folder = new_folder(out, plan)
     with removed_if_refused(folder):
-        return _train(TrainingJob(folder, plan, callbacks, quiet, asked=_switches(settings.get("parallel"))))
+        asked = _switches(settings.get("parallel"))
+        return _train(TrainingJob(folder, plan, callbacks, quiet, asked=asked, trust=trust))
 
 
 def resume(
@@ -101,28 +112,30 @@ def resume(
     callbacks: Callbacks = (),
     quiet: bool = False,
     game: AnyGame | None = None,
+    trust: bool = False,
 ) -> Run:
     """Continue a run as if it had never stopped, or extend it to `total_episodes`.
 
     `engine` and `n_workers` may change on the way. Give `game` again if it was defined in another Python session.
+    `trust` follows names of code in a run that somebody else made.
     """
     refuse_while_importing()
     refuse_inside_workers()
-    run = Run(path, game)
+    run = Run(path, game, trust)
     changes = {"engine": engine, "n_workers": n_workers, "total_episodes": total_episodes}
     plan = run.changed({name: value for name, value in changes.items() if value is not None})
     if total_episodes is not None and total_episodes != run.plan.total_episodes:
         return _extend(run, plan, checkpoint_name, callbacks, quiet)
     if not run.checkpoints() and checkpoint_name is None:
         notes = [f"{run.path} has no checkpoint yet: training starts from the beginning"]
-        return _train(TrainingJob(run.path, plan, callbacks, quiet, notes=notes, is_new=False))
+        return _train(TrainingJob(run.path, plan, callbacks, quiet, notes=notes, is_new=False, trust=trust))
     start_from = run.checkpoint(checkpoint_name)
     state = TrainState.read(start_from, plan)
     if state.loop.settled == plan.rounds and run.finished:
         raise RunError(
             f"{run.path} is finished: all {plan.total_episodes} episodes are trained; `--total-episodes N` extends it"
         )
-    return _train(TrainingJob(run.path, plan, callbacks, quiet, start_from))
+    return _train(TrainingJob(run.path, plan, callbacks, quiet, start_from, trust=trust))
 
 
 def _extend(run: Run, plan: Plan, name: str | None, callbacks: Callbacks, quiet: bool) -> Run:
@@ -147,7 +160,7 @@ def _extend(run: Run, plan: Plan, name: str | None, callbacks: Callbacks, quiet:
         notes.append(f"the last round was short, so training continues from episode {int(start_from.name)}")
     with storage_errors(run.path):
         write_config(run.path, run.changed({"total_episodes": plan.total_episodes}))
-    return _train(TrainingJob(run.path, plan, callbacks, quiet, start_from, notes=notes))
+    return _train(TrainingJob(run.path, plan, callbacks, quiet, start_from, notes=notes, trust=run.trust))
 
 
 def _lies_on_a_round(path: Path, plan: Plan) -> bool:
@@ -193,6 +206,7 @@ class TrainingJob:
     asked: str = ""  # how the engine was asked for, where it was not by name
     notes: Sequence[str] = ()  # lines to show before training
     is_new: bool = True  # the folder is to be a new run
+    trust: bool = False  # whether names of code in the runs of frozen players are followed
 
 
 def _train(job: TrainingJob) -> Run:
@@ -207,7 +221,7 @@ def _train(job: TrainingJob) -> Run:
     context = EngineContext(
         plan=plan,
         spec=spec,
-        parts=load_frozen(assign(plan, spec), spec),
+        parts=load_frozen(assign(plan, spec), spec, job.trust),
         device=resolve_device(plan.device),
         stop=request.check,
         worker_pool=worker_pool,
@@ -237,7 +251,7 @@ def _train(job: TrainingJob) -> Run:
 
         pictures = [Pictures(progress.say)] if plan.pictures else []
         callbacks = [Tables(progress.say), TensorBoard(), progress, *own_callbacks, *pictures]
-        recorder = Recorder(context, Run(folder), callbacks, request, snapshot)
+        recorder = Recorder(context, Run(folder, trust=True), callbacks, request, snapshot)
         worker_pool.say = progress.say
         loop = Loop(
             plan, collectors, trainers, recorder, failure_log, request.check, Update(0, trainers.rows()),
@@ -252,7 +266,7 @@ def _train(job: TrainingJob) -> Run:
         recorder.start(loop.rounds, loop.settled)
         stack.enter_context(stop_on_signals(request, progress.shout))
         _introduce(progress, loop, recorder)
-        for line in (*job.notes, *engine_lines(context, job.asked or choice)):
+        for line in (*job.notes, *_unsigned(folder), *engine_lines(context, job.asked or choice)):
             progress.say(line)
         compile_s = _compile(progress, plan, compiled)
         try:
@@ -268,9 +282,15 @@ def _train(job: TrainingJob) -> Run:
         result = summarise(loop, recorder, failure_log, _processes(context, loop), compile_s)
         write_result(folder, result)
         recorder.end(result)
-    run = Run(folder)
+    run = Run(folder, trust=True)  # this process wrote it
     run.stopped_by = None if loop.finished else request.signal
     return run
+
+
+def _unsigned(folder: Path) -> list[str]:
+    """A line where the run names code and could not be signed."""
+    why = why_unsigned(folder, read_yaml(folder / CONFIG))
+    return [] if why is None else [f"this run names code of yours, and {why}; evaluate and resume will need --trust"]
 
 
 def _as_callback(own: OwnCallback) -> Callback:

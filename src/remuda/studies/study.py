@@ -19,15 +19,17 @@ from typing import Any
 import yaml
 
 from remuda.core import session
+from remuda.core.code_names import refuse_while_importing
 from remuda.core.errors import RemudaError, RunError
 from remuda.core.machine import cores
 from remuda.core.yamlfile import read_yaml
-from remuda.games.registry import AnyGame, game_name, refuse_while_importing
+from remuda.games.registry import AnyGame, game_name
 from remuda.runs.callbacks.base import Row
 from remuda.runs.directory import CONFIG
 from remuda.runs.folder import locked
 from remuda.runs.run import Run
 from remuda.runs.storage import storage_errors
+from remuda.runs.trust import check_trust, sign, sign_runs
 from remuda.studies.design import Design, StudyOptions, StudyRun, read_design
 from remuda.studies.progress import StudyProgress
 from remuda.studies.state import StudyState
@@ -93,9 +95,11 @@ def _next_folder(options: StudyOptions) -> Path:
     return next(folder for n in count(1) if not (folder := STUDIES / f"{name}-{n:03d}").exists())
 
 
-def resume_study(folder: Path, quiet: bool = False) -> Study:
-    """Continue the study in a directory."""
-    return run_study(open_design(folder), folder, quiet)
+def resume_study(folder: Path, quiet: bool = False, trust: bool = False) -> Study:
+    """Continue the study in a directory; `trust` follows names of code in one that somebody else made."""
+    if trust:
+        sign_runs(folder)
+    return run_study(open_design(folder, trust), folder, quiet)
 
 
 def is_study(folder: Path) -> bool:
@@ -103,11 +107,13 @@ def is_study(folder: Path) -> bool:
     return (folder / STUDY).is_file()
 
 
-def open_design(folder: Path) -> Design:
+def open_design(folder: Path, trust: bool = False) -> Design:
     """The design of the study in a directory."""
     if not is_study(folder):
         raise RunError(f"{folder} is not a study: it has no {STUDY}")
-    return Design.of(StudyOptions.read(read_yaml(folder / STUDY), f"{folder / STUDY}"))
+    settings = read_yaml(folder / STUDY)
+    check_trust(folder, settings, trust)
+    return Design.of(StudyOptions.read(settings, f"{folder / STUDY}"))
 
 
 @dataclass(frozen=True)
@@ -218,6 +224,7 @@ def _write_design(folder: Path, options: StudyOptions) -> None:
     with storage_errors(folder):
         draft = folder / f".{STUDY}.draft"
         draft.write_text(yaml.safe_dump(options.model_dump(mode="json"), sort_keys=False), encoding="utf-8")
+        sign(folder, read_yaml(draft))
         draft.replace(folder / STUDY)
 
 

@@ -14,7 +14,8 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from importlib import import_module
-from typing import Any
+from types import BuiltinFunctionType
+from typing import Any, get_type_hints
 
 import numpy as np
 from pydantic import Field, create_model
@@ -26,6 +27,8 @@ from remuda.core.options import Options
 
 LIBRARIES = ("gymnasium", "pettingzoo")
 """Libraries whose environments are found by their ids."""
+ENV_CLASSES = (("pettingzoo", "ParallelEnv"), ("pettingzoo", "AECEnv"), ("gymnasium", "Env"))
+WANTED = "make a PettingZoo environment (parallel or AEC), a Gymnasium one, or one of Sorrel's; or give a GameEntry"
 
 
 class FactoryOptions(Options):
@@ -39,6 +42,7 @@ class FactoryOptions(Options):
 @cache
 def entry_from_factory(name: str, factory: Callable[..., Any]) -> GameEntry:
     """The entry of a game that `factory` makes."""
+    _check_factory(name, factory)
     summary = (inspect.getdoc(factory) or f"made by {name}").splitlines()[0]
     raw_env = getattr(sys.modules.get(name.partition(":")[0]), "raw_env", None)
     return GameEntry(
@@ -138,10 +142,7 @@ def _make(name: str, factory: Callable[..., Any], options: Any, worlds: Sequence
     env = make()
     library = _library_of(env)
     if library is None:
-        raise ConfigError(
-            f"game {name!r} made a {type(env).__name__}: make a PettingZoo environment (parallel or AEC), "
-            "a Gymnasium one, or one of Sorrel's; or give a GameEntry"
-        )
+        raise ConfigError(f"game {name!r} made a {type(env).__name__}: {WANTED}")
     if library == "gymnasium":
         from remuda.adapters.inbound import gymnasium
 
@@ -155,11 +156,35 @@ def _make(name: str, factory: Callable[..., Any], options: Any, worlds: Sequence
     return game
 
 
+def _check_factory(name: str, factory: Callable[..., Any]) -> None:
+    """Refuse what cannot make an environment, before it is called with options."""
+    if isinstance(factory, type) and not _is_env_class(factory):
+        raise ConfigError(f"game {name!r} is a class, but none of environments: {WANTED}")
+    made = _return_type(factory)
+    says_otherwise = isinstance(made, type) and made is not object and made.__module__ == "builtins"
+    if says_otherwise or isinstance(factory, BuiltinFunctionType):
+        raise ConfigError(f"game {name!r} does not make an environment: {WANTED}")
+
+
+def _return_type(function: Callable[..., Any]) -> Any:
+    """What a function says that it returns, if it says so."""
+    try:
+        return get_type_hints(function).get("return")
+    except Exception:  # annotations may name anything, also what is imported for type checkers only
+        return None
+
+
+def _is_env_class(kind: type) -> bool:
+    bases = [getattr(sys.modules[library], base) for library, base in ENV_CLASSES if library in sys.modules]
+    from remuda.adapters.inbound.sorrel import is_sorrel_class
+
+    return issubclass(kind, tuple(bases)) or is_sorrel_class(kind)
+
+
 def _library_of(env: Any) -> str | None:
     """The library whose environment this is, and so the name of its adapter; libraries not loaded are not imported."""
-    for library, bases in (("pettingzoo", ("ParallelEnv", "AECEnv")), ("gymnasium", ("Env",))):
-        module = sys.modules.get(library)
-        if module is not None and any(isinstance(env, getattr(module, base)) for base in bases):
+    for library, base in ENV_CLASSES:
+        if library in sys.modules and isinstance(env, getattr(sys.modules[library], base)):
             return library
     from remuda.adapters.inbound.sorrel import is_sorrel_env
 

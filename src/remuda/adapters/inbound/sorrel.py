@@ -33,7 +33,12 @@ from remuda.core.game import Game, GameSpec, Group
 
 def is_sorrel_env(env: Any) -> bool:
     """Whether it is an instance of Sorrel's Environment or of a subclass; Sorrel is not imported for this."""
-    return any((kind.__module__, kind.__name__) == ("sorrel.environment", "Environment") for kind in type(env).__mro__)
+    return is_sorrel_class(type(env))
+
+
+def is_sorrel_class(kind: type) -> bool:
+    """Whether it is Sorrel's Environment or a subclass."""
+    return any((own.__module__, own.__name__) == ("sorrel.environment", "Environment") for own in kind.__mro__)
 
 
 def build(name: str, env: Any, make: Callable[[], Any], turns: int | None, worlds: int) -> Game:

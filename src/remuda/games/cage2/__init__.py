@@ -2,7 +2,9 @@
 
 - `options`: the options of the game. `game`: the game itself.
 - `network`: hosts, ports, exploits, decoys. `state`: the state of a world. `simulator`: one step. `red`: the attackers.
-- `observation`: what blue sees. `workflow`: orders of repair. `defenders`: scripted blue players. `picture`: pictures.
+- `observation`: what blue sees now. `memory`: what it remembers. `compact`: fewer actions. `truth`: all, for study.
+- `exported`: memory and actions as a file of their own, for an exported agent.
+- `workflow`: orders of repair. `defenders`: scripted blue players. `picture`: pictures.
 - `traces`, `verify`: recorded games of the original, and the comparison with them; see DIFFERENCES.md.
 - `cyborg`: the original simulator behind the same game.
 """
@@ -15,6 +17,7 @@ from collections.abc import Sequence
 from remuda.core.game import Game, GameEntry, StepCost, count_distinct_worlds
 from remuda.games.cage2 import cyborg
 from remuda.games.cage2.defenders import DEFENDERS
+from remuda.games.cage2.exported import exported_files
 from remuda.games.cage2.game import Cage2
 from remuda.games.cage2.options import Cage2Options, workflow_orders
 from remuda.games.cage2.red import AGENTS
@@ -42,4 +45,5 @@ ENTRY = GameEntry(
     players=DEFENDERS,
     distinct_worlds=_kinds,
     step_cost=lambda options: StepCost.BATCHED if options.simulator == "own" else StepCost.SLOW,
+    exported_files=exported_files,
 )

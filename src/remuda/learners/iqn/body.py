@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from remuda.core import rng, session
+from remuda.core.code_names import load_code
 from remuda.core.errors import ConfigError
 from remuda.core.game import Group
-from remuda.games.registry import user_module
 from remuda.learners.stack import MIN_ROWS, pad_rows
 
 if TYPE_CHECKING:
@@ -101,10 +101,7 @@ def _import_class(path: str) -> Any:
         if (body := session.find(path)) is None:
             raise ConfigError(f"body={path!r} was defined in another Python session: put it into a file, module:Class")
         return body
-    module_name, sign, name = path.partition(":")
-    if not sign:
-        raise ConfigError(f"body={path!r} should be module:Class")
-    try:
-        return getattr(user_module(module_name), name)
-    except (ImportError, AttributeError, ValueError, TypeError) as error:
-        raise ConfigError(f"body={path!r} cannot be imported: {error}") from None
+    found = load_code(path, f"body={path!r}")
+    if isinstance(found, type) and not issubclass(found, nn.Module):
+        raise ConfigError(f"body={path!r} is a class, but not of torch modules: derive it from nn.Module")
+    return found

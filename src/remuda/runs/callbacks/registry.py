@@ -6,8 +6,8 @@ Those that are always on (tables, TensorBoard, progress, pictures) are listed in
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib import import_module
 
+from remuda.core.code_names import load_code
 from remuda.core.errors import ConfigError, UnknownName
 from remuda.runs.callbacks.base import Callback
 
@@ -24,13 +24,15 @@ def load_callbacks(names: Sequence[str]) -> list[Callback]:
 
 def _load(name: str) -> Callback:
     path = SHIPPED.get(name, name)
-    module, colon, attribute = path.partition(":")
-    if not colon:
+    if ":" not in path:
         raise UnknownName("callback", name, [*SHIPPED, "module:Class"])
+    found = load_code(path, f"callbacks: {name!r}")
+    if isinstance(found, type) and not issubclass(found, Callback):
+        raise ConfigError(f"callbacks: {name!r} is a class, but none of remuda.Callback")
     try:
-        made = getattr(import_module(module), attribute)()
-    except (ImportError, AttributeError, ValueError, TypeError) as error:
-        raise ConfigError(f"callbacks: {name!r} cannot be loaded: {error}") from error
+        made = found()
+    except (AttributeError, ValueError, TypeError) as error:
+        raise ConfigError(f"callbacks: {name!r} cannot be made: {error}") from error
     if not isinstance(made, Callback):
         raise ConfigError(f"callbacks: {name!r} made a {type(made).__name__}, not a remuda.Callback")
     return made

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from remuda.core.code_names import refuse_while_importing
 from remuda.core.errors import ConfigError
 from remuda.core.game import GameSpec
 from remuda.core.machine import cores as cores_here
@@ -12,7 +13,7 @@ from remuda.core.machine import machine
 from remuda.core.plan import Plan
 from remuda.core.session import is_session_name
 from remuda.engines.table import ENGINES
-from remuda.games.registry import AnyGame, refuse_while_importing
+from remuda.games.registry import AnyGame
 from remuda.runs.settings import make_plan, spec_of
 from remuda.studies.compare.measure import VariantMeasurements, measure, variants
 from remuda.studies.compare.page import Comparison, Prediction
@@ -34,6 +35,7 @@ def compare(
     cores: Sequence[int] = (),
     command: str = "",
     on_message: Callable[[str], None] = lambda text: None,
+    trust: bool = False,
     **settings: Any,
 ) -> Comparison:
     """Measure one plan on several engines, each trial in a process of its own.
@@ -41,6 +43,7 @@ def compare(
     `engines` are names with commas between, or "all"; `n_workers` are the numbers of workers to try, by default as many
     as there are cores. `ideal` adds what a machine that never waits would do, and `cores` predicts other machines. The
     other settings are those of the plan; unless they give `worlds`, there is at least one per worker.
+    `trust` follows names of code in runs of frozen players that somebody else made.
     """
     refuse_while_importing()
     counts = [cores_here()] if n_workers is None else list(n_workers)
@@ -51,7 +54,7 @@ def compare(
             f"{name} was defined in this session, where no trial finds it: put it into a file and import it"
         )
     spec = spec_of(plan)
-    measurements = measure(plan, wanted, seconds, repeats, on_message)
+    measurements = measure(plan, wanted, seconds, repeats, on_message, trust)
     turns = measure_turns(plan) if ideal or cores else None
     measured = [one for one in measurements if one.trials]
     return Comparison(

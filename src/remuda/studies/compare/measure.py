@@ -139,7 +139,12 @@ def variants(engines: str, counts: Sequence[int]) -> list[EngineVariant]:
 
 
 def measure(
-    plan: Plan, wanted: Sequence[EngineVariant], seconds: float, repeats: int, on_message: Callable[[str], None]
+    plan: Plan,
+    wanted: Sequence[EngineVariant],
+    seconds: float,
+    repeats: int,
+    on_message: Callable[[str], None],
+    trust: bool = False,
 ) -> list[VariantMeasurements]:
     """Measure every variant `repeats` times, in turn; one that cannot run gets a `problem` and no trials."""
     measurements = [VariantMeasurements(variant) for variant in wanted]
@@ -149,7 +154,7 @@ def measure(
                 continue
             on_message(f"{one.variant.name}, {repeat + 1} of {repeats}")
             try:
-                one.trials.append(measure_once(plan, one.variant, seconds))
+                one.trials.append(measure_once(plan, one.variant, seconds, trust))
             except ConfigError as error:
                 one.problem, one.trials = str(error), []
     return measurements
@@ -165,7 +170,7 @@ def trial_plan(plan: Plan, variant: EngineVariant) -> Plan:
     )  # fmt: skip
 
 
-def measure_once(plan: Plan, variant: EngineVariant, seconds: float) -> Measurement:
+def measure_once(plan: Plan, variant: EngineVariant, seconds: float, trust: bool = False) -> Measurement:
     """Run one trial: train for `seconds` after the first round, and read its system.csv."""
     with tempfile.TemporaryDirectory(prefix="remuda-compare-") as folder:
         config, run = Path(folder) / "plan.yaml", Path(folder) / "run"
@@ -173,7 +178,10 @@ def measure_once(plan: Plan, variant: EngineVariant, seconds: float) -> Measurem
         began = time.monotonic()
         with (Path(folder) / "stderr").open("w+") as err:
             process = subprocess.Popen(
-                [sys.executable, "-m", "remuda", "train", "--config", str(config), "--out", str(run)],
+                [
+                    sys.executable, "-m", "remuda", "train", "--config", str(config), "--out", str(run),
+                    *(["--trust"] if trust else []),
+                ],
                 stdout=subprocess.DEVNULL, stderr=err, start_new_session=True,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             )  # fmt: skip

@@ -8,15 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from remuda.core.code_names import refuse_while_importing
 from remuda.core.errors import ConfigError, RunError, Stopped, UnknownName, WorkerError
 from remuda.core.machine import cores
 from remuda.core.plan import Plan
 from remuda.engines.choose import check_engine, choose_engine
 from remuda.games.cage2.options import ALL, DISTINCT
 from remuda.games.cage2.workflow import ORDERS, distinct_orders
-from remuda.games.registry import refuse_while_importing
 from remuda.runs.folder import free_folder, locked
 from remuda.runs.settings import make_plan, spec_of
+from remuda.runs.trust import check_trust, sign, sign_runs
 from remuda.studies.trials.pool import TrialPool
 from remuda.studies.trials.trial import TrialProgress
 from remuda.studies.workflows.methods import SearchSpace, propose
@@ -55,17 +56,22 @@ def search(game: str, settings: Mapping[str, Any], out: Path | str, listener: Se
     folder = free_folder(Path(out))
     state = _first_state(game, settings)
     with locked(folder):
+        sign(folder, state.settings)
         write_state(folder, state)
         return _run(folder, state, listener)
 
 
-def resume_search(folder: Path | str, listener: SearchListener = SILENT) -> Search:
-    """Continue a search as if it had never stopped."""
+def resume_search(folder: Path | str, listener: SearchListener = SILENT, trust: bool = False) -> Search:
+    """Continue a search as if it had never stopped; `trust` follows names of code in one that somebody else began."""
     path = Path(folder)
     if not is_search(path):
         raise RunError(f"{path} is not a search: it has no {STATE}")
     with locked(path):
-        return _run(path, read_state(path), listener)
+        if trust:
+            sign_runs(path)
+        state = read_state(path)
+        check_trust(path, state.settings, trust)
+        return _run(path, state, listener)
 
 
 def _first_state(game: str, settings: Mapping[str, Any]) -> SearchState:
