@@ -247,6 +247,10 @@ class TransformedGame(Game):
         """What the game allows."""
         self.game.mask(group, first, last, out)
 
+    def observe_state(self, group: int, out: NDArray[Any]) -> None:
+        """The game's privileged state."""
+        self.game.observe_state(group, out)
+
     def render(self, world: int) -> NDArray[np.uint8]:
         """The game's picture."""
         return self.game.render(world)

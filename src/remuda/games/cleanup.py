@@ -56,8 +56,9 @@ from remuda.games.social import (
     social_timing,
     social_view,
 )
+from remuda.games.social_players import scripted
 from remuda.games.socialjax import aim_socialjax, mark_socialjax
-from remuda.games.zapping import ZAP_METRICS, ZapRules, fire_zaps, make_zap, place_the_hit
+from remuda.games.zapping import ZAP, ZAP_METRICS, ZapRules, fire_zaps, make_zap, place_the_hit
 
 ZAPPED, APPLE, RIVER, CLEAN, DIRT, WASHED, FIRST_AGENT = 2, 3, 4, 5, 6, 7, 8
 SOCIALJAX_CODES = {WALL: 1, ZAPPED: 2, APPLE: 3, RIVER: 6, CLEAN: 7, DIRT: 8, WASHED: 9}
@@ -388,4 +389,13 @@ def _clean_socialjax(state: Any, w: int, reach: Any) -> None:
     mark_socialjax(state, w, CLEAN_ACTION, WASHED, reach)
 
 
-ENTRY = GameEntry(name="cleanup", summary=SHIPPED["cleanup"].summary, options=CleanupOptions, make=Cleanup)
+SEEN_APPLE, SEEN_DIRT, OTHER = 2, 5, 8
+"""Channels of a view."""
+PLAYERS = {
+    "cooperator": scripted(goal=SEEN_DIRT, fire_at=SEEN_DIRT, fire=CLEAN_ACTION),
+    "defector": scripted(goal=SEEN_APPLE, fire_at=OTHER, fire=ZAP),
+    "greedy": scripted(goal=SEEN_APPLE),
+}
+ENTRY = GameEntry(
+    name="cleanup", summary=SHIPPED["cleanup"].summary, options=CleanupOptions, make=Cleanup, players=PLAYERS
+)

@@ -40,16 +40,19 @@ from remuda.games.grid import (
     shuffle,
     start_world,
     want_moves,
+    write_view,
 )
 from remuda.games.shipped import SHIPPED
 from remuda.games.social import (
     MELTINGPOT,
+    SOCIALJAX,
     SocialGame,
     SocialOptions,
     social_spec,
     social_timing,
     social_view,
 )
+from remuda.games.social_players import scripted
 
 AGENTS = 2
 RED, GREEN, FIRST_AGENT = 2, 3, 4  # red is agent 0's colour, green agent 1's
@@ -102,7 +105,7 @@ class CoinsRules(NamedTuple):
 
 
 class Coins(SocialGame):
-    """Worlds of Coins."""
+    """Worlds of Coins. Our views show coins as "mine" and "the other's"; SocialJax's show their colours."""
 
     kinds = KINDS
     signs = DRAWN
@@ -126,7 +129,17 @@ class Coins(SocialGame):
             margin=view.margin,
             timing=social_timing(options, AGENTS),
         )
+        exchanged = view.channel.copy()
+        exchanged[[RED, GREEN]] = view.channel[[GREEN, RED]]
+        self._exchanged = view._replace(channel=exchanged)
         self.scratch = make_scratch(AGENTS, len(self.rules.starts), 1, len(self.rules.cells))
+
+    def observe(self, group: int, first: int, last: int, out: NDArray[Any]) -> None:
+        """Write what each agent sees."""
+        if self.variant == SOCIALJAX:
+            super().observe(group, first, last, out)
+        else:
+            _observe(self.state, self.view, self._exchanged, first, last, out)
 
     def _reset(self, worlds: NDArray[np.int64], keys: Keys) -> None:
         _reset(self.state, self.rules, self.scratch, worlds, keys)
@@ -149,6 +162,16 @@ def _reset(state: Any, rules: Any, scratch: Any, worlds: Any, keys: Any) -> None
         place_agents(state, w, rules.starts, 0, scratch.order, fold(key, 1), rules.facings)
         put_agents(state, w)
         compose(state, w, FIRST_AGENT, rules.margin)
+
+
+@kernel
+def _observe(state: Any, view: Any, exchanged: Any, first: int, last: int, out: Any) -> None:
+    """Agent 1 sees the two colours exchanged."""
+    out[:] = 0
+    for w in range(out.shape[0]):
+        for i in range(last - first):
+            seen = view if first + i == 0 else exchanged
+            write_view(state.codes[w], state.places[w], first + i, seen, out[w, i])
 
 
 @kernel
@@ -222,4 +245,11 @@ def _collect(state: Any, w: int, penalty: float) -> None:
             metrics[1 - i, LOST] += 1
 
 
-ENTRY = GameEntry(name="coins", summary=SHIPPED["coins"].summary, options=CoinsOptions, make=Coins)
+MINE, THEIRS = 1, 2
+"""Channels of a view."""
+PLAYERS = {
+    "cooperator": scripted(goal=MINE),
+    "defector": scripted(goal=THEIRS),
+    "greedy": scripted(goal=MINE, other_goal=THEIRS),
+}
+ENTRY = GameEntry(name="coins", summary=SHIPPED["coins"].summary, options=CoinsOptions, make=Coins, players=PLAYERS)

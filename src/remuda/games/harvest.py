@@ -52,7 +52,8 @@ from remuda.games.social import (
     social_timing,
     social_view,
 )
-from remuda.games.zapping import ZAP_METRICS, ZapRules, fire_zaps, make_zap, place_the_hit
+from remuda.games.social_players import scripted
+from remuda.games.zapping import ZAP, ZAP_METRICS, ZapRules, fire_zaps, make_zap, place_the_hit
 
 ZAPPED, APPLE, FIRST_AGENT = 2, 3, 4
 SOCIALJAX_CODES = {WALL: 1, ZAPPED: 2, APPLE: 3, 0: 5}  # 4 and 5 are its codes for spawn cells, which are never seen
@@ -332,4 +333,13 @@ def _stop_at_marks(state: Any, w: int, wanted: Any) -> None:
             wanted[i, 1] = state.places[w, i, 1]
 
 
-ENTRY = GameEntry(name="harvest", summary=SHIPPED["harvest"].summary, options=HarvestOptions, make=Harvest)
+SEEN_APPLE, OTHER = 2, 4
+"""Channels of a view."""
+PLAYERS = {
+    "cooperator": scripted(goal=SEEN_APPLE, crowd=4),
+    "defector": scripted(goal=SEEN_APPLE, fire_at=OTHER, fire=ZAP),
+    "greedy": scripted(goal=SEEN_APPLE),
+}
+ENTRY = GameEntry(
+    name="harvest", summary=SHIPPED["harvest"].summary, options=HarvestOptions, make=Harvest, players=PLAYERS
+)

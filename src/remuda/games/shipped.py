@@ -36,6 +36,13 @@ SHIPPED: dict[str, ShippedGame] = {
         "apples grow only while somebody cleans the river, which pays nothing",
         "remuda.games.social_verify:verify_cleanup",
     ),
+    "stag_hunt": ShippedGame(
+        "remuda.games.stag_hunt", "agents collect stags or hares, then meet: a stag pays 4 if both have it, a hare 2"
+    ),
+    "matrix": ShippedGame(
+        "remuda.games.matrix", "agents collect two kinds, then meet and play a matrix game, e.g. prisoner's dilemma"
+    ),
+    "tag": ShippedGame("remuda.games.tag", "one agent is it, the others are paid; it tags who is next to it"),
     "cage2": ShippedGame(
         "remuda.games.cage2",
         "CAGE Challenge 2: defend a network of 13 hosts against scripted intruders",

@@ -36,6 +36,7 @@ class SocialOptions(Options):
     turns: int = Field(1000, ge=1, description="turns in an episode")
     view: int = Field(11, ge=3, le=31, description="rows and columns that an agent sees; odd")
     identities: bool = Field(False, description="views say which agent is seen, not only that it is another one")
+    compass: bool = Field(True, description="views say where the agent faces on the map; not with rules=socialjax")
 
     def check(self) -> None:
         """Refuse views without a middle column."""
@@ -92,7 +93,7 @@ def social_view(options: SocialOptions, own: Sequence[int], theirs: dict[int, in
         items = max(theirs.values())
         return view._replace(me=items, channels=items + EXTRA_CHANNELS)
     channels = {code: number for number, code in enumerate(own)}
-    return make_view(channels, first, options.view, agents if options.identities else 0)
+    return make_view(channels, first, options.view, agents if options.identities else 0, options.compass)
 
 
 def social_spec(

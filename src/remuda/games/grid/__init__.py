@@ -61,7 +61,7 @@ from remuda.games.grid.planes import (
     place_apart,
     wall_border,
 )
-from remuda.games.grid.views import View, make_view, write_view
+from remuda.games.grid.views import View, flag_agent, make_view, write_view
 
 __all__ = [
     "AHEAD",
@@ -99,7 +99,7 @@ __all__ = [
     "draw_spawns",
     "draw_text",
     "fill_ground",
-    "finish_turn",
+    "finish_turn", "flag_agent",
     "go_to_starts",
     "lift_agents",
     "load_draws",
