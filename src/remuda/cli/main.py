@@ -41,7 +41,8 @@ def about(version: Version = False) -> None:
 
 
 for command in (
-    training.train, training.resume, study.study, playing.evaluate, studies.search, studies.compare, playing.watch,
+    training.train, training.resume, study.study, playing.evaluate, studies.search, studies.compare,
+    studies.schelling, playing.watch,
     playing.record, playing.export, checking.check, checking.verify, checking.replay,
     listing.games, listing.engines, listing.learners, listing.settings, examples.examples,
 ):  # fmt: skip
