@@ -118,7 +118,7 @@ def test_engines_that_are_not_deterministic_refuse_to_promise_it(tmp_path: Path,
 
 @pytest.mark.parametrize("lag", [0, 1])
 @pytest.mark.parametrize("learner", LEARNER_OPTIONS)
-@pytest.mark.parametrize("game", GAMES)
+@pytest.mark.parametrize("game", [pytest.param(g, marks=[pytest.mark.slow] * (g in SOCIAL)) for g in GAMES])
 def test_vectorized_agrees_and_a_run_can_change_its_engine(
     tmp_path: Path, sequential_result: Any, game: str, learner: str, lag: int
 ) -> None:
