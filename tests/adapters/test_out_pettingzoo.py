@@ -29,7 +29,7 @@ GAMES: dict[str, tuple[str | GameEntry, dict[str, Any]]] = {
     "treasurehunt": ("treasurehunt", {"agents": 3, "turns": 25}),
     "treasurehunt alone": ("treasurehunt", {"agents": 1, "turns": 25}),
     "cage2": ("cage2", {"steps": 30}),
-    "cleanup": ("cleanup", {"turns": 25, "rules": "meltingpot"}),
+    "cleanup": ("cleanup", {"turns": 25, "identities": True}),
     "harvest": ("harvest", {"turns": 25, "rules": "socialjax"}),
     "coins": ("coins", {"turns": 25, "reward": {"team": 1.0}}),
     "matrix": ("matrix", {"turns": 25}),
