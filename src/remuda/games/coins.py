@@ -62,8 +62,8 @@ METRICS = ("coins", "own_coins", "stolen_coins", "stolen_share", "lost_coins")
 SIGNS = "CPW "
 MAP = "\n".join(["C" * 11, "CP" + "C" * 9, *["C" * 11] * 12, "C" * 9 + "PC", "C" * 11])
 KINDS = (
-    SceneKind("floor", "#ece2c6"), SceneKind("wall", "#5c544c"), SceneKind("coin of agent 0", "#3b7dd8", "disc"),
-    SceneKind("coin of agent 1", "#e08a1e", "disc"),
+    SceneKind("floor", "#ece2c6"), SceneKind("wall", "#5c544c"), SceneKind("coin of agent 0", "#a9c6f2", "disc"),
+    SceneKind("coin of agent 1", "#f0bd80", "disc"),
 )  # fmt: skip
 DRAWN = ".#rg"
 SOLID = np.array([False, True, False, False])
