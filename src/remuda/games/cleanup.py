@@ -21,7 +21,7 @@ from remuda.games.grid import (
     EMPTY,
     WALL,
     Beam,
-    Draws,
+    RecordedDraws,
     Timing,
     aim,
     arrow_beam,
@@ -169,7 +169,7 @@ class Cleanup(SocialGame):
         """Play the turn in all worlds."""
         _end(self.state, self.rules, self.scratch)
 
-    def replay(self, draws: Draws) -> None:
+    def replay(self, draws: RecordedDraws) -> None:
         """Play the turn with recorded draws."""
         _replay(self.state, self.rules, self.scratch, draws)
 

@@ -19,7 +19,7 @@ from remuda.core.scene import SceneKind
 from remuda.games.grid import (
     EMPTY,
     WALL,
-    Draws,
+    RecordedDraws,
     Timing,
     cells_with,
     check_chances,
@@ -197,7 +197,7 @@ class Harvest(SocialGame):
         """Play the turn in all worlds."""
         _end(self.state, self.rules, self.scratch)
 
-    def replay(self, draws: Draws) -> None:
+    def replay(self, draws: RecordedDraws) -> None:
         """Play the turn with recorded draws."""
         _replay(self.state, self.rules, self.scratch, draws)
 

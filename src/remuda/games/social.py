@@ -19,7 +19,7 @@ from remuda.core.errors import ConfigError
 from remuda.core.game import GameSpec
 from remuda.core.kernels import kernel
 from remuda.core.options import Options
-from remuda.games.grid import Arena, Draws, Scratch, Timing, View, arena_group, make_view
+from remuda.games.grid import Arena, RecordedDraws, Scratch, Timing, View, arena_group, make_view
 from remuda.games.socialjax import EXTRA_CHANNELS, FACINGS, write_socialjax_view
 
 REPAIRED, SOCIALJAX, MELTINGPOT = 0, 1, 2
@@ -79,7 +79,7 @@ class SocialGame(Arena):
             super().observe(group, first, last, out)
 
     @abstractmethod
-    def replay(self, draws: Draws) -> None:
+    def replay(self, draws: RecordedDraws) -> None:
         """Play a turn with recorded random draws."""
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from remuda.core.errors import TraceError
 from remuda.games import cleanup, coins, harvest
-from remuda.games.grid import EMPTY, WALL, Draws
+from remuda.games.grid import EMPTY, WALL, RecordedDraws
 from remuda.games.social import SocialGame
 from remuda.games.trace_files import find_traces, read_arrays
 
@@ -247,10 +247,10 @@ def _load_state(trace: SocialTrace, game: SocialGame) -> None:
     state.turn[:] = np.arange(trace.steps) + int(arrays.get("inner_t0", 0))
 
 
-def _draws(trace: SocialTrace, game: SocialGame) -> Draws:
+def _draws(trace: SocialTrace, game: SocialGame) -> RecordedDraws:
     arrays, steps, scratch = trace.arrays, trace.steps, game.scratch
     agents, spawns, cells = len(scratch.hit), len(scratch.order), scratch.grow.shape[1]
-    draws = Draws(
+    draws = RecordedDraws(
         priority=np.tile(np.arange(agents), (steps, 1)),
         order=np.tile(np.arange(spawns), (steps, 1)),
         facing=np.zeros((steps, agents), np.int64),

@@ -8,7 +8,7 @@
 from remuda.games.grid.arena import (
     Arena,
     ArenaState,
-    Draws,
+    RecordedDraws,
     Scratch,
     Timing,
     arena_group,
@@ -79,7 +79,7 @@ __all__ = [
     "Arena",
     "ArenaState",
     "Beam",
-    "Draws",
+    "RecordedDraws",
     "Scratch",
     "Timing",
     "View",

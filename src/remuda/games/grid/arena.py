@@ -76,7 +76,7 @@ class Scratch(NamedTuple):
     luck: NDArray[np.float64]  # (1,): uniform
 
 
-class Draws(NamedTuple):
+class RecordedDraws(NamedTuple):
     """Recorded random draws of one turn in each world, in place of those that a world makes itself."""
 
     priority: NDArray[np.int64]  # (worlds, agents)
