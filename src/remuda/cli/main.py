@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 import remuda
-from remuda.cli import cage2, checking, examples, listing, playing, studies, study, training
+from remuda.cli import board, cage2, checking, examples, listing, playing, studies, study, training
 from remuda.core.errors import RemudaError, StorageError, UsageError
 
 ANY_FLAG = {"ignore_unknown_options": True, "allow_interspersed_args": True}
@@ -42,8 +42,7 @@ def about(version: Version = False) -> None:
 
 for command in (
     training.train, training.resume, study.study, playing.evaluate, studies.search, studies.compare,
-    studies.schelling, playing.watch,
-    playing.record, playing.export, checking.check, checking.verify, checking.replay,
+    studies.schelling, playing.watch, board.board, playing.record, playing.export, checking.check, checking.verify, checking.replay,
     listing.games, listing.engines, listing.learners, listing.settings, examples.examples,
 ):  # fmt: skip
     takes_settings = "words" in command.__annotations__
