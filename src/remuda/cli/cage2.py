@@ -52,5 +52,5 @@ def leaderboard(
     table = Table("cell", *names[1:])
     for row in rows:
         table.add_row(*row)
-    Console().print(table)
+    Console(markup=False).print(table)
     print(shown.remark())
