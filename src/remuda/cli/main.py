@@ -17,6 +17,7 @@ from remuda.cli import cage2, checking, examples, listing, playing, studies, stu
 from remuda.core.errors import RemudaError, StorageError, UsageError
 
 INTERRUPTED = "stopped by Ctrl-C; there was nothing to save"
+_begun: list[str] = []  # the command that was called
 ANY_FLAG = {"ignore_unknown_options": True, "allow_interspersed_args": True}
 """For commands that take settings: flags that are none of theirs are settings too."""
 
@@ -43,6 +44,7 @@ def _interruptible(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def run(*args: Any, **kwargs: Any) -> None:
+        _begun.append(command.__name__)
         try:
             command(*args, **kwargs)
         except KeyboardInterrupt:
@@ -73,6 +75,8 @@ def main() -> None:
         sys.path.append(str(Path.cwd()))  # a user's own game may be there
     try:
         code = app(standalone_mode=False)
+        if code == 130 and not _begun:  # Ctrl-C while the words were read: typer ends without a word
+            print(INTERRUPTED, file=sys.stderr)
     except typer.Abort:
         code = 130
     except typer.TyperException as error:
