@@ -75,7 +75,7 @@ def _key_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
 @pytest.fixture(scope="module")
 def ray_here() -> Iterator[None]:
     """A Ray of this process, which the runs of a module use instead of starting and ending one each."""
-    cluster = Cluster(require_ray(), make_plan({"game": "treasurehunt", "n_workers": 4}), 256 << 20)
+    cluster = Cluster(require_ray(), make_plan({"game": "treasurehunt", "n_workers": 8}), 256 << 20)
     yield
     cluster.close()
 
@@ -84,7 +84,7 @@ def ray_here() -> Iterator[None]:
 def _ray_for_those_who_need_it(request: pytest.FixtureRequest) -> None:
     """Tests of every engine have one that is there already."""
     parameters = getattr(getattr(request.node, "callspec", None), "params", {})
-    if parameters.get("engine") == "ray":
+    if str(parameters.get("engine")).startswith("ray"):
         request.getfixturevalue("ray_here")
 
 

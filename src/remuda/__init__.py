@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from remuda.core.options import Options
     from remuda.core.policy import Policy, PolicyInput, PolicyOutput
     from remuda.games import grid
+    from remuda.learners.schedule import PerAgent
+    from remuda.learners.single_agent.off_policy import OffPolicyLearner, ReplayBatch
+    from remuda.learners.single_agent.on_policy import OnPolicyLearner, RolloutBatch
+    from remuda.learners.single_agent.options import OffPolicyOptions, OnPolicyOptions
     from remuda.runs.callbacks.base import Callback
     from remuda.runs.evaluation import evaluate
     from remuda.runs.export import export
@@ -30,7 +34,8 @@ if TYPE_CHECKING:
     from remuda.studies.compare.compare import compare
     from remuda.studies.leaderboard import cage2_leaderboard
     from remuda.studies.study import study
-    from remuda.testing.game_conformance import Finding, check
+    from remuda.testing.check import check
+    from remuda.testing.finding import Finding
 
 __version__ = "0.2.0"
 __all__ = [
@@ -43,12 +48,19 @@ __all__ = [
     "Group",
     "Learner",
     "LearnerContext",
+    "OffPolicyLearner",
+    "OffPolicyOptions",
+    "OnPolicyLearner",
+    "OnPolicyOptions",
     "Options",
+    "PerAgent",
     "Policy",
     "PolicyInput",
     "PolicyOutput",
     "Recording",
     "RemudaError",
+    "ReplayBatch",
+    "RolloutBatch",
     "Run",
     "__version__",
     "cage2_leaderboard",
@@ -77,6 +89,10 @@ _NAMES = {
     "remuda.core.learner": ("Learner", "LearnerContext"),
     "remuda.core.options": ("Options",),
     "remuda.core.policy": ("Policy", "PolicyInput", "PolicyOutput"),
+    "remuda.learners.schedule": ("PerAgent",),
+    "remuda.learners.single_agent.off_policy": ("OffPolicyLearner", "ReplayBatch"),
+    "remuda.learners.single_agent.on_policy": ("OnPolicyLearner", "RolloutBatch"),
+    "remuda.learners.single_agent.options": ("OffPolicyOptions", "OnPolicyOptions"),
     "remuda.runs.callbacks.base": ("Callback",),
     "remuda.runs.evaluation": ("evaluate",),
     "remuda.runs.export": ("export",),
@@ -87,7 +103,8 @@ _NAMES = {
     "remuda.studies.compare.compare": ("compare",),
     "remuda.studies.leaderboard": ("cage2_leaderboard",),
     "remuda.studies.study": ("study",),
-    "remuda.testing.game_conformance": ("Finding", "check"),
+    "remuda.testing.check": ("check",),
+    "remuda.testing.finding": ("Finding",),
 }
 _WHERE = {name: module for module, names in _NAMES.items() for name in names}
 

@@ -27,7 +27,7 @@ from remuda.rollout.config import RolloutConfig
 from remuda.rollout.rollout import Rollout
 from remuda.rollout.warm_up import random_bindings
 from remuda.runs.settings import make_plan, spec_of
-from remuda.testing.game_conformance import check
+from remuda.testing.check import check
 
 HERE = "foreign_games"
 SMALL: dict[str, dict[str, Any]] = {

@@ -26,7 +26,7 @@ from remuda.core.rng import Stream
 from remuda.core.task import Task
 from remuda.rollout.config import RolloutConfig
 from remuda.rollout.rollout import Rollout
-from remuda.testing.game_conformance import check
+from remuda.testing.check import check
 
 SEED = 5
 

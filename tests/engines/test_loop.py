@@ -21,11 +21,12 @@ from numpy.typing import NDArray
 
 from remuda.core.errors import GameError, LearnerError, RemudaError, Stopped, StorageError, WorkerError
 from remuda.core.failures import SkippedUpdates, TaskFailure
-from remuda.core.fragment import Fragment, Purpose
+from remuda.core.fragment import Purpose
 from remuda.core.plan import Plan
 from remuda.engines import loop as loop_module
-from remuda.engines.interfaces import Delivery, Rows, Update
+from remuda.engines.interfaces import Delivery, LostRounds, Rows, Update
 from remuda.engines.loop import MAX_ROUNDS_AHEAD, Loop, LoopState
+from remuda.engines.summary import EpisodeSummary
 from remuda.runs.failure_log import MAX_ATTEMPTS, MIN_FAILURES, FailureLog
 from remuda.testing.fakes import Call, FakeCollectors, FakeTrainers, PlayedEpisode
 
@@ -69,8 +70,8 @@ class Listener:
     on_learned: Callable[[int], None] = lambda version: None
     on_save: Callable[[Loop], None] = lambda loop: None
 
-    def collected(self, round_: int, fragments: Sequence[Fragment]) -> None:
-        self.collected_episodes.setdefault(round_, []).extend(fragments[0].origin.episodes.tolist())
+    def collected(self, round_: int, summaries: Sequence[EpisodeSummary]) -> None:
+        self.collected_episodes.setdefault(round_, []).extend(summaries[0].origin.episodes.tolist())
         self.events.append(("collected", round_))
         self.on_collected(round_)
 
@@ -79,11 +80,15 @@ class Listener:
         self.events.append(("learned", update.version))
         self.on_learned(update.version)
 
-    def evaluated(self, rounds: int, acting: Update, results: Sequence[Sequence[Fragment]]) -> None:
+    def rewound(self, round_: int) -> None:
+        self.collected_episodes = {n: own for n, own in self.collected_episodes.items() if n <= round_}
+        self.events.append(("rewound", round_))
+
+    def evaluated(self, rounds: int, acting: Update, results: Sequence[Sequence[EpisodeSummary]]) -> None:
         assert acting.rows is not None
-        seen = np.concatenate([fragments[0].obs[0, :, 0] for fragments in results])  # (episodes, 2)
-        assert (seen[:, 1] == acting.version).all(), "played with other weights"
-        self.evaluations.append((rounds, acting.version, tuple(seen[:, 0].tolist())))
+        assert all(own.oldest == acting.version for (own,) in results), "played with other weights"
+        episodes = np.concatenate([own.origin.episodes for (own,) in results])
+        self.evaluations.append((rounds, acting.version, tuple(episodes.tolist())))
 
     def save(self, loop: Loop) -> None:
         self.on_save(loop)
@@ -225,6 +230,28 @@ def outstanding(training: Training) -> Iterator[tuple[Call, int]]:
             out += len(call.episodes) * {"send": 1, "recv": -1, "publish": 0}[call.verb]
 
 
+def lose_rounds(training: Training, *versions: int) -> None:
+    """Have the trainers lose everything since the last save, once at each of these versions."""
+    own, poll, left = training.trainers, training.trainers.poll, list(versions)
+
+    def poll_or_lose(version: int) -> list[Update]:
+        if left and own.version >= left[0]:
+            left.pop(0)
+            raise LostRounds("a learner is gone")
+        return poll(version)
+
+    def rewind() -> tuple[int, Update]:
+        for piece in (piece for pieces in own._pieces.values() for piece in pieces):
+            piece.release()
+        for kept in (own._pieces, own._complete_rounds, own._done, training.collectors.tasks):
+            kept.clear()
+        saved = training.listener.saves[-1]
+        own.restore(saved.state.rounds, saved.learners)
+        return saved.state.rounds, Update(saved.state.published, saved.acting)
+
+    own.poll, own.rewind = poll_or_lose, rewind  # type: ignore[method-assign]
+
+
 # By round
 
 
@@ -238,6 +265,22 @@ def test_round_k_is_played_with_version_k_minus_lag(lag: int, delays: tuple[int,
         assert {own.version for own in played} == {max(0, rounds_before - lag)}
     assert trained.listener.versions == [1, 2, 3, 4, 5, 6]
     assert trained.trainers.lags.keys() == ({0} if lag == 0 else {0, 1})
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+@pytest.mark.parametrize("lost", [(3,), (5,), (4, 5, 5)])
+def test_rounds_that_are_lost_are_played_again_and_told_once(lag: int, lost: tuple[int, ...]) -> None:
+    plan = plan_of(lag=lag, checkpoint_every=8, evaluate_every=12)
+    whole, disturbed = run(plan, task=2), prepare(plan, task=2)
+    lose_rounds(disturbed, *lost)
+    disturbed.run()
+    assert disturbed.rows == whole.rows
+    assert disturbed.listener.versions == [1, 2, 3, 4, 5, 6]
+    assert disturbed.listener.evaluations == whole.listener.evaluations
+    assert {number: sorted(own) for number, own in disturbed.listener.collected_episodes.items()} == {
+        number: sorted(own) for number, own in whole.listener.collected_episodes.items()
+    }
+    assert [event for event in disturbed.listener.events if event[0] == "rewound"]
 
 
 @pytest.mark.parametrize("lag", [0, 1])

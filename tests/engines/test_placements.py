@@ -23,6 +23,7 @@ from remuda.engines.interfaces import CollectorCounters, Delivery, RoundPiece, R
 from remuda.engines.table import find_engine
 from remuda.engines.trainers.inline import InlineTrainers
 from remuda.engines.trainers.processes.trainers import ProcessTrainers
+from remuda.engines.trainers.ray.trainers import RayTrainers
 from remuda.engines.trainers.thread import ThreadTrainers
 from remuda.learners.herd import assign
 from remuda.runs.settings import make_plan, spec_of
@@ -46,18 +47,21 @@ TINY: dict[str, Any] = {
     **SIZES, "agents": 2, "turns": 5, "layer": 8, "quantiles": 4, "acting_quantiles": 4, "frames": 2, "batch_size": 4,
     "replay_size": 64, "device": "cpu", "n_workers": 2, "pictures": False,
 }  # fmt: skip
+RAY_LEARNERS = "ray with learners"
 COLLECTORS: dict[str, Any] = {
     "sequential": InlineCollectors,
     "vectorized": InlineCollectors,
     "executor": PoolCollectors,
     "sync": LockstepCollectors,
     "ray": RayCollectors,
+    RAY_LEARNERS: RayCollectors,
 }
 TRAINERS: dict[str, Any] = {
     "sequential": InlineTrainers,
     "vectorized": InlineTrainers,
     "threads": ThreadTrainers,
     "actor-learner": ProcessTrainers,
+    RAY_LEARNERS: RayTrainers,
 }
 
 
@@ -68,14 +72,16 @@ def real(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[.
 
     def of(engine: str) -> Build:
         def build(*, failing: bool = False) -> Placement:
-            settings = {**TINY, "game": "remuda.testing:GIFTS", "engine": engine}
+            settings = {**TINY, "game": "remuda.testing:GIFTS", "engine": engine.partition(" ")[0]}
+            if engine == RAY_LEARNERS:
+                settings |= {"n_learners": 2}
             if failing:
                 fault = {"fault": "fail", "fault_turn": 3, "fault_file": str(tmp_path / "failed")}
                 settings |= {"game": "fault_games:FAULTY", **fault}
             plan = make_plan(settings)
             spec, pool = spec_of(plan), WorkerPool(lambda: None, limits=Limits.of(plan))
             context = EngineContext(plan, spec, assign(plan, spec), "cpu", lambda: None, pool, tmp_path)
-            return Placement(plan, *find_engine(engine).build(context))
+            return Placement(plan, *find_engine(plan.engine).build(context))
 
         return build
 
@@ -94,7 +100,10 @@ def fake(collectors: Any = FakeCollectors, trainers: Any = FakeTrainers, **how: 
     return build
 
 
-ON_RAY = ("every episode sent is delivered exactly once", "published weights act in tasks sent later")
+ON_RAY = (
+    "every episode sent is delivered exactly once", "published weights act in tasks sent later",
+    "restore() continues from what state() returned", "turns are counted by policy lag",
+)  # fmt: skip
 """Where there is little time these stand for all: an actor takes seconds to start."""
 
 
@@ -103,11 +112,12 @@ def engines_and_checks(checks: tuple[tuple[str, Check], ...], kinds: dict[str, A
         pytest.param(
             engine,
             check,
-            marks=[pytest.mark.slow] if engine == "ray" and promise not in ON_RAY else [],
+            marks=[pytest.mark.slow] if engine.startswith("ray") and (promise not in ON_RAY or elsewhere) else [],
             id=f"{engine}: {promise}",
         )
         for engine in kinds
         for promise, check in checks
+        for elsewhere in [engine == RAY_LEARNERS and kinds is COLLECTORS]
     ]
 
 
@@ -189,11 +199,6 @@ class HasNoCapacity(FakeCollectors):
         return 1
 
 
-class RemembersTheOldest(FakeCollectors):
-    def oldest(self) -> int | None:
-        return 0 if self.calls else None
-
-
 class HidesFailures(FakeCollectors):
     def _failure(self, task: Task) -> Delivery | None:
         failed = super()._failure(task)
@@ -272,7 +277,7 @@ class TrainersCloseOnce(FakeTrainers):
 
 BROKEN_COLLECTORS = (
     DeliversTwice, DeliversNothing, ForgetsWhere, NeverTheSame, KeepsTheFirstWeights, TrainsInEvaluations,
-    UsesMemoryTwice, HasNoCapacity, RemembersTheOldest, HidesFailures, CollectorsCountAnew, ClosesOnce,
+    UsesMemoryTwice, HasNoCapacity, HidesFailures, CollectorsCountAnew, ClosesOnce,
 )  # fmt: skip
 BROKEN_TRAINERS = (
     OtherRounds, TellsTwice, OldRows, ReleasesAtOnce, CountsNoLag, OneVersion, CountsNoSteps, ForgetsState,

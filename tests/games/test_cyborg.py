@@ -29,7 +29,7 @@ from remuda.games.registry import find_game
 from remuda.learners.herd import assign, bind_policy
 from remuda.runs.evaluation import evaluate_policies
 from remuda.runs.settings import make_plan, spec_of
-from remuda.testing.game_conformance import check
+from remuda.testing.check import check
 
 MISSING = "cage-challenge-2"
 APACHE, SMSS = VERBS.index("DecoyApache"), VERBS.index("DecoySmss")

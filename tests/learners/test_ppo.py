@@ -20,7 +20,7 @@ from remuda.games.registry import find_game
 from remuda.learners.ppo.experience import RunningMoments, frame_stacks, next_frame_stacks
 from remuda.learners.ppo.learner import PPO
 from remuda.learners.ppo.options import PPOOptions
-from remuda.learners.ppo.policy import _sample
+from remuda.learners.ppo.policy import sample
 from remuda.rollout.config import RolloutConfig
 from remuda.rollout.rollout import Rollout
 from remuda.testing.odd_games import RESPAWN
@@ -218,7 +218,7 @@ def test_sampling_follows_the_probabilities() -> None:
     probs = np.tile(np.array([0.5, 0.0, 0.3, 0.2], np.float32), (2000, 2, 1))
     keys = rng.keys(rng.keys(rng.key(0, Stream.CHECK), np.arange(2000))[:, None], np.arange(2))
     actions = np.empty((2000, 2), np.int64)
-    _sample(probs, keys, actions)
+    sample(probs, keys, actions)
     share = np.bincount(actions.reshape(-1), minlength=4) / actions.size
     np.testing.assert_allclose(share, [0.5, 0.0, 0.3, 0.2], atol=0.03)
     assert share[1] == 0.0

@@ -15,7 +15,7 @@ import remuda
 from remuda.core.errors import UsageError
 from remuda.core.plan import Plan
 from remuda.core.yamlfile import read_assignments, read_yaml, write_yaml
-from remuda.learners.registry import LEARNERS
+from remuda.learners.registry import SHIPPED_LEARNERS
 from remuda.runs.settings import PEER_NAMES, make_plan
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
@@ -238,7 +238,7 @@ def test_a_name_of_another_library_is_answered_with_ours(learner: str, peer: str
 
 def test_every_name_of_another_library_stands_for_a_setting_and_hides_none() -> None:
     ours = {*Plan.model_fields, "train_interval", "agents"}
-    for learner in LEARNERS.values():
+    for learner in SHIPPED_LEARNERS.values():
         ours |= set(learner.options_type().model_fields)
     assert {name for names in PEER_NAMES.values() for name in names} <= ours
     assert not ours & set(PEER_NAMES)

@@ -71,6 +71,16 @@ def test_the_command_prints_one_object_and_writes_the_page(trained: Run, tmp_pat
     assert "cannot be compared" in page.read_text(encoding="utf-8")
 
 
+def test_several_runs_are_seeds_of_one_recipe(trained: Run) -> None:
+    words = ["cage2", "leaderboard", str(trained.path), "sleep", "--episodes", "4", "--json"]
+    printed = json.loads(CliRunner().invoke(app, words, catch_exceptions=False).stdout)
+    totals = [run["total"] for run in printed["runs"]]
+    assert len(totals) == 2
+    assert printed["total"] == pytest.approx(np.mean(totals))
+    assert printed["best"] == max(totals)
+    assert printed["total_ci95"] == pytest.approx(12.706 * np.std(totals, ddof=1) / np.sqrt(2), rel=1e-3)
+
+
 def test_scripted_defenders_have_a_place_too() -> None:
     cells = remuda.cage2_leaderboard("sleep", episodes=10).summary()["cells"]
     assert cells["sleep/100"]["mean"] == 0

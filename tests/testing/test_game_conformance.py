@@ -13,7 +13,8 @@ from remuda.core.errors import ConfigError, UnknownName
 from remuda.core.game import GameEntry
 from remuda.games.registry import SHIPPED
 from remuda.testing import BROKEN, ODD, RESPAWN
-from remuda.testing.game_conformance import CHECKS, check
+from remuda.testing.check import check
+from remuda.testing.game_conformance import CHECKS
 
 RUNS = "episodes run, with parallel actions and without"
 BREAKS = {

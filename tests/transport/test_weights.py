@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from stamps import HaltingStore, UnmarkedStore
 
 from remuda.core.errors import WorkerError
-from remuda.core.policy import UNVERSIONED
 from remuda.transport import weights
 from remuda.transport.weights import TRIES, WeightReader, WeightStore
 
@@ -99,16 +98,8 @@ def test_slices_of_a_part_come_from_different_writers(store: WeightStore) -> Non
     assert not reader.rows[2].any()
 
 
-def test_the_oldest_version_is_that_of_any_row(store: WeightStore) -> None:
-    assert store.oldest() == 0
-    store.publish(0, rows_of(0, 3, 9), 9)
-    store.publish(2, rows_of(2, 2, 6), 6)
-    store.publish(2, rows_of(2, 1, 8), 8, first=1)
-    assert store.oldest() == 6
-    store.publish(2, rows_of(2, 1, 10), 10)
-    assert store.oldest() == 8
+def test_a_store_without_rows() -> None:
     empty = WeightStore({})
-    assert empty.oldest() == UNVERSIONED
     assert WeightReader(empty).refresh() == []
     empty.memory.close()
 

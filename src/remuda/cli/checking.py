@@ -13,11 +13,11 @@ from remuda.core.errors import RunError, UnknownName
 
 
 def check(
-    game: Annotated[str, typer.Argument(help="a shipped game or module:entry of your own")],
+    target: Annotated[str, typer.Argument(help="a game or a learner: its name, or module:name of your own")],
     words: Words = None,
 ) -> None:
-    """Run the conformance suite on a game; says what each finding means for training."""
-    findings = remuda.check(game, **refuse_arguments(remuda.check, settings_from(words)))
+    """Run the conformance suite on a game or a learner; says what each finding means for training."""
+    findings = remuda.check(target, **refuse_arguments(remuda.check, settings_from(words)))
     for finding in findings:
         print(f"{'ok  ' if finding.good else 'FAIL'} {finding.promise}")
         if not finding.good:

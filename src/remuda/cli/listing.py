@@ -8,8 +8,6 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from remuda.core.errors import UnknownName
-
 if TYPE_CHECKING:
     from remuda.core.options import Options
 
@@ -43,19 +41,20 @@ def engines() -> None:
 def learners(name: Annotated[str | None, typer.Argument(help="show this learner's options")] = None) -> None:
     """List the learners and players, or one learner's options."""
     from remuda.games.registry import SHIPPED, find_game
-    from remuda.learners.registry import LEARNERS, PLAYERS
+    from remuda.learners.registry import PLAYERS, find_learner, learner_names
 
     if name:
-        if name not in LEARNERS:
-            raise UnknownName("learner", name, LEARNERS)
-        _print_options(LEARNERS[name].options_type())
+        _print_options(find_learner(name).options_type())
         return
     table = Table("name", "what it is")
-    for key, kind in {**LEARNERS, **PLAYERS}.items():
+    for key in learner_names():
+        table.add_row(key, _first_line(find_learner(key)))
+    for key, kind in PLAYERS.items():
         table.add_row(key, _first_line(kind))
     for game in SHIPPED:
         for key, scripted in find_game(game).players.items():
             table.add_row(key, f"{_first_line(scripted)} ({game} only)")
+    table.add_row("module:Class", "A learner of your own; `remuda check module:Class` checks it.")
     table.add_row("frozen:RUN/agent", "A trained agent of another run; it does not learn.")
     Console(markup=False).print(table)
 

@@ -7,9 +7,12 @@ and `make_policy`, and the learner for `memory_bytes`; `close` is called at the 
 1. `take(fragment)`, once per fragment of the round. The fragment has the learner's own agents and no others
    (`context.select` cuts it out). Returns nothing. On engines that wait by round, fragments come in the order of their
    episodes; on others in any order.
-2. `update(count)`, once with all updates that are due, or several times with a part of them if `incremental` is true.
-   It makes `count` gradient steps for each agent and returns nothing. It may be called again without a new fragment if
-   `incremental` is true and the plan says `free_running`.
+2. `update(count)`, where `count` updates are due by the plan, in the round or since the last call. It makes exactly
+   `planned_steps(count)` gradient steps for each agent that has enough data and none for the others, adds them to
+   `steps`, and returns nothing. If `incremental` is true, that is `count`: the plan decides how much is learned, and
+   `update` may be called several times per round with a part of its updates, and again without a new fragment if the
+   plan says `free_running`. If it is false, `update` is called once per round, the learner's own options decide how
+   much is learned (PPO: `passes` × `minibatches`), and `count` only says how far the schedules advance.
 3. `rows()` after an update. Returns a new float32 array (agents, columns): all that the policy needs to act, one row
    per agent. The array is published and given to `Policy.load` of a policy made by `make_policy`, so those two decide
    what the columns mean. A published array never changes: return a copy.
@@ -138,7 +141,11 @@ class Learner(ABC):
 
     @abstractmethod
     def update(self, count: int) -> None:
-        """Make `count` gradient steps for each agent; an agent without enough data makes none."""
+        """Make `planned_steps(count)` gradient steps for each agent; an agent without enough data makes none."""
+
+    def planned_steps(self, count: int) -> int:
+        """Gradient steps per agent of `update(count)`: `count`, unless the learner's own options decide."""
+        return count
 
     @abstractmethod
     def rows(self) -> NDArray[np.float32]:

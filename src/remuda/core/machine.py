@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
+
+from remuda.core.capabilities import has_proc
 
 QUOTAS = (
     ("/sys/fs/cgroup/cpu.max",),
@@ -44,6 +47,12 @@ def machine() -> str:
 def process_tree(pid: int) -> Iterator[int]:
     """A process and all its descendants that run now."""
     yield pid
+    if not has_proc():
+        import psutil
+
+        with suppress(psutil.Error):
+            yield from (child.pid for child in psutil.Process(pid).children(recursive=True))
+        return
     for children in Path(f"/proc/{pid}/task").glob("*/children"):
         with suppress(OSError):  # the thread has ended
             for child in children.read_text().split():
@@ -51,7 +60,12 @@ def process_tree(pid: int) -> Iterator[int]:
 
 
 def tree_bytes(pid: int) -> int:
-    """Memory of a process and its descendants; pages that several of them share are counted once (PSS)."""
+    """Memory of a process and its descendants; pages that several of them share are counted once (PSS).
+
+    Without /proc shared pages are counted in each process: the sum is too large then.
+    """
+    if not has_proc():
+        return int(_sum_with_psutil(pid, lambda process: float(process.memory_info().rss)))
     total = 0
     for process in process_tree(pid):
         with suppress(OSError):
@@ -62,9 +76,22 @@ def tree_bytes(pid: int) -> int:
 
 def tree_cpu_s(pid: int) -> float:
     """Processor seconds of a process and its descendants, including children that have ended."""
+    if not has_proc():
+        return _sum_with_psutil(pid, lambda process: float(sum(process.cpu_times()[:4])))
     ticks = 0
     for process in process_tree(pid):
         with suppress(OSError):
             fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
             ticks += sum(int(value) for value in fields[11:15])
     return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _sum_with_psutil(pid: int, value: Callable[[Any], float]) -> float:
+    """The sum of a value over a process and its descendants; those that end meanwhile count as zero."""
+    import psutil
+
+    total = 0.0
+    for number in process_tree(pid):
+        with suppress(psutil.Error):
+            total += value(psutil.Process(number))
+    return total

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -20,7 +20,11 @@ class Plan(Options):
     worlds: int = Field(16, ge=1, description="copies of the game played side by side")
     total_episodes: int = Field(4000, ge=1, description="episodes to train for, over all worlds")
     seed: int = Field(0, ge=0, lt=2**63, description="decides every random number of the run")
-    learner: str = Field("iqn", description="the learner or player of all agents that `learners` does not list")
+    learner: str = Field(
+        "iqn",
+        description="the learner or player of all agents that `learners` does not list: a name, or module:Class of "
+        "your own; from Python also the class",
+    )
     learners: dict[str, str] = Field({}, description="per agent or range of agents, e.g. {0-3: iqn, 4: random}")
     learner_options: dict[str, dict[str, Any]] = Field({}, description="options of each learner, by its name")
     episodes_per_update: int | None = Field(None, ge=1, description="episodes in a round; default: worlds")
@@ -34,7 +38,11 @@ class Plan(Options):
 
     engine: str = Field("auto", description="where collecting and learning happen; auto: by what a turn costs")
     n_workers: int | None = Field(None, ge=1, le=4096, description="threads or processes; default: the cores")
-    n_learners: int | None = Field(None, ge=1, description="actor-learner: learner processes; default: the spare cores")
+    n_learners: Annotated[int, Field(ge=1)] | Literal["auto"] | None = Field(
+        None,
+        description="actor-learner: learner processes, default: the spare cores; "
+        "ray: learner actors, default: learning in the first process",
+    )
     wait_for: float = Field(1.0, gt=0, le=1, description="sync: share of the workers to wait for every turn")
     max_lag: int | None = Field(
         None, ge=0, description="largest policy lag, in versions, where engines do not wait; default: the learner's"
@@ -46,9 +54,11 @@ class Plan(Options):
         False, description="actor-learner: learners make more updates than planned instead of waiting"
     )
     address: str | None = Field(None, description="ray: of a running cluster; default: a new one on this machine")
-    actor_cpus: float = Field(1.0, ge=0, description="ray: cores that each actor claims")
+    actor_cpus: float = Field(1.0, ge=0, description="ray: cores that each actor claims, and threads it plays with")
     actor_gpus: float = Field(0.0, ge=0, description="ray: GPUs, or a share of one, that each actor claims")
     actor_resources: dict[str, float] = Field({}, description="ray: other claims of each actor, e.g. {simulator: 1}")
+    learner_cpus: float = Field(1.0, ge=0, description="ray: cores that each learner actor claims, and threads it uses")
+    learner_gpus: float = Field(0.0, ge=0, description="ray: GPUs, or a share of one, that each learner actor claims")
     deterministic: bool = Field(False, description="wait by round, so that every engine gives the same weights")
     device: Literal["cpu", "cuda", "auto"] = Field("auto", description="device of the networks")
 
@@ -75,8 +85,9 @@ class Plan(Options):
 
     def names(self) -> list[str]:
         """The names in it that may stand for objects of a Python session."""
-        values = (value for options in self.learner_options.values() for value in options.values())
-        return [self.game, *(value for value in values if isinstance(value, str))]
+        values = [value for options in self.learner_options.values() for value in options.values()]
+        strings = [value for value in values if isinstance(value, str)]
+        return [self.game, self.learner, *self.learners.values(), *strings]
 
     @property
     def round_episodes(self) -> int:

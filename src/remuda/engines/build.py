@@ -18,6 +18,7 @@ from remuda.engines.interfaces import Collectors, Trainers
 from remuda.engines.trainers.inline import InlineTrainers
 from remuda.engines.trainers.local import LocalTrainers
 from remuda.engines.trainers.processes.trainers import ProcessTrainers
+from remuda.engines.trainers.ray.trainers import RayTrainers
 from remuda.engines.trainers.thread import ThreadTrainers
 from remuda.games.registry import find_game
 from remuda.learners.herd import Part, bind_policy, make_learners
@@ -70,7 +71,8 @@ def actor_learner(context: EngineContext) -> tuple[Collectors, Trainers]:
     """
     actors = context.plan.n_workers or max(1, cores() // 4)
     agents = sum(part.agents for part in context.parts if part.learns)
-    learners = min(context.plan.n_learners or max(1, cores() - actors + 1), max(agents, 1))
+    asked = context.plan.n_learners
+    learners = min(asked if isinstance(asked, int) else max(1, cores() - actors + 1), max(agents, 1))
     shape = _shape(context, actors, sync_interval=context.plan.sync_interval)
     pool = PoolCollectors(*_pool(context), shape, context.worker_pool)
     if not agents:
@@ -79,7 +81,7 @@ def actor_learner(context: EngineContext) -> tuple[Collectors, Trainers]:
 
 
 def ray(context: EngineContext) -> tuple[Collectors, Trainers]:
-    """Ray actors play whole episodes; this process learns."""
+    """Ray actors play whole episodes; this process learns, or with `n_learners` Ray actors do."""
     pool = RayCollectors(
         context.plan,
         context.spec,
@@ -88,7 +90,10 @@ def ray(context: EngineContext) -> tuple[Collectors, Trainers]:
         context.stop,
         lambda text: context.worker_pool.say(text),
     )
-    return pool, _trainers(InlineTrainers, context, cores())
+    agents = sum(part.agents for part in context.parts if part.learns)
+    if context.plan.n_learners is None or not agents:
+        return pool, _trainers(InlineTrainers, context, cores())
+    return pool, RayTrainers(context, pool)
 
 
 def _pool(context: EngineContext) -> tuple[Plan, GameSpec, list[Part], list[PolicyBinding], str]:

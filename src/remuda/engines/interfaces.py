@@ -10,12 +10,14 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from remuda.core.errors import RemudaError
 from remuda.core.failures import SkippedUpdates, TaskFailure
 from remuda.core.fragment import Fragment, Purpose, slice_worlds
 from remuda.core.plan import Plan
@@ -23,10 +25,11 @@ from remuda.core.policy import UNVERSIONED
 from remuda.core.rounds import RoundCounter
 from remuda.core.saved_state import SavedState
 from remuda.core.task import InvalidSample, Task
+from remuda.engines.summary import EpisodeSummary
 from remuda.transport.slots import SlotToken
 
-Rows = dict[int, NDArray[np.float32]]
-"""What acting depends on: for each part of the herd that learns, one row per agent."""
+Rows = Mapping[int, NDArray[np.float32]]
+"""What acting depends on: for each part of the herd that learns, one row per agent; may be fetched when it is read."""
 
 
 @dataclass
@@ -55,14 +58,18 @@ class Update:
 
 @dataclass(frozen=True)
 class Delivery:
-    """The result of a task: one fragment per group, in memory that is valid until `release` is called."""
+    """The result of a task: one fragment per group, in memory that is valid until `release` is called.
+
+    Fragments may have more worlds than the task has episodes, behind them: those were dropped.
+    """
 
     task: Task
-    fragments: Sequence[Fragment]
+    fragments: Sequence[Fragment]  # those on other machines are fetched when they are read
     release: Callable[[], None] = lambda: None
     token: SlotToken | None = None  # the slot of shared memory that holds the fragments, if one does
     invalid_samples: Sequence[InvalidSample] = ()  # found in it, and removed
     failure: TaskFailure | None = None  # why there are no fragments
+    summaries: Sequence[EpisodeSummary] = ()  # one per group, where the fragments are on other machines
 
     @property
     def episodes(self) -> int:
@@ -77,8 +84,7 @@ class Delivery:
     @property
     def oldest(self) -> int:
         """The oldest version of weights that acted in it."""
-        versions = np.concatenate([fragment.versions.ravel() for fragment in self.fragments])
-        return int(versions[versions != UNVERSIONED].min(initial=np.iinfo(np.int64).max))
+        return min(summary.oldest for summary in self.summaries or map(EpisodeSummary.of, self.fragments))
 
 
 @dataclass(frozen=True)
@@ -94,6 +100,29 @@ class RoundPiece:
     def fragments(self) -> list[Fragment]:
         """One per group, as views."""
         return [slice_worlds(fragment, self.worlds) for fragment in self.delivery.fragments]
+
+    @property
+    def summaries(self) -> list[EpisodeSummary]:
+        """One per group."""
+        if self.delivery.summaries:
+            return [summary.select(self.worlds) for summary in self.delivery.summaries]
+        return [EpisodeSummary.of(fragment) for fragment in self.fragments]
+
+
+class LostRounds(RemudaError):
+    """Learners and the episodes they had learned since the last checkpoint are lost: `Trainers.rewind` goes back."""
+
+
+class StateSlices(Mapping[str, NDArray[Any]]):
+    """The state of learners that are elsewhere. Arrays are fetched when they are read."""
+
+    @abstractmethod
+    def write(self, folder: Path, stem: str) -> dict[str, str]:
+        """Write a file per learner, at its owner if that sees the folder; returns the SHA-256 of each, by name."""
+
+    @abstractmethod
+    def not_finite(self) -> tuple[int, str] | None:
+        """An agent with an array that is not finite, and the array's name."""
 
 
 class FailureHandler(Protocol):
@@ -179,10 +208,6 @@ class Collectors(ABC):
         """Bytes needed in the system's shared memory (/dev/shm)."""
         return 0
 
-    def oldest(self) -> int | None:
-        """The oldest version of weights that a collector acts with now; None if none is playing."""
-        return None
-
     def counters(self) -> CollectorCounters:
         """The part of the state of training that belongs to the collectors."""
         return CollectorCounters(wall_s=self.spent.wall, cpu_s=self.spent.cpu, waited_s=self.waited_s)
@@ -194,6 +219,9 @@ class Collectors(ABC):
 
 class Trainers(ABC):
     """Learns round by round. Version k of the weights has learned from rounds 1 to k."""
+
+    remote_workers: Sequence[RemoteWorker] = ()
+    elsewhere: bool = False  # whether learners are on other machines, and their memory too
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -271,15 +299,22 @@ class Trainers(ABC):
         """Bytes held by all learners together."""
 
     @abstractmethod
-    def state(self) -> dict[str, NDArray[Any]]:
+    def state(self) -> Mapping[str, NDArray[Any]]:
         """Everything the next update depends on, independent of how the herd is sliced.
 
-        Every complete round must have been polled before.
+        Every complete round must have been polled before. Where learners are elsewhere it is a `StateSlices`.
         """
 
     @abstractmethod
     def restore(self, version: int, state: Mapping[str, NDArray[Any]]) -> None:
         """Continue from `version` with the arrays that `state` returned."""
+
+    def rewind(self) -> tuple[int, Update]:
+        """After LostRounds: all learners go back to the last checkpoint.
+
+        Returns its version and the update that was published then. Tasks that are out are forgotten.
+        """
+        raise NotImplementedError
 
     def counters(self) -> TrainerCounters:
         """The part of the state of training that is counted by the trainers."""

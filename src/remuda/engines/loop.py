@@ -14,18 +14,27 @@ from __future__ import annotations
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from pydantic import Field
 
 from remuda.core.errors import Stopped, StorageError
-from remuda.core.fragment import Fragment, Purpose, copy_fragment, slice_worlds
+from remuda.core.fragment import Purpose
 from remuda.core.plan import Plan
 from remuda.core.saved_state import SavedState
 from remuda.core.task import Task
-from remuda.engines.interfaces import Collectors, Delivery, FailureHandler, Trainers, Update
+from remuda.engines.interfaces import (
+    Collectors,
+    Delivery,
+    FailureHandler,
+    LostRounds,
+    RoundPiece,
+    Trainers,
+    Update,
+)
+from remuda.engines.summary import EpisodeSummary
 
 RECV_TIMEOUT_S = 3600.0
 MAX_ROUNDS_AHEAD = 4
@@ -35,13 +44,16 @@ MAX_ROUNDS_AHEAD = 4
 class LoopListener(Protocol):
     """Receives what happens in the loop."""
 
-    def collected(self, round_: int, fragments: Sequence[Fragment]) -> None:
+    def collected(self, round_: int, summaries: Sequence[EpisodeSummary]) -> None:
         """Episodes of a round (from 1) were played and given to the learners."""
 
     def learned(self, loop: Loop, update: Update) -> None:
         """A round was learned."""
 
-    def evaluated(self, rounds: int, acting: Update, results: Sequence[Sequence[Fragment]]) -> None:
+    def rewound(self, round_: int) -> None:
+        """What was told about rounds after this one is void: they will be played again."""
+
+    def evaluated(self, rounds: int, acting: Update, results: Sequence[Sequence[EpisodeSummary]]) -> None:
         """Evaluation episodes were played with the weights of `acting`."""
 
     def save(self, loop: Loop) -> None:
@@ -74,7 +86,9 @@ class Loop:
     rounds: int = 0  # received completely
     settled: int = 0  # rounds after which it was decided whether to evaluate and to save
     dropped: int = 0  # episodes that arrived too late to be learned from
+    _reported: int = 0  # the newest version that the listener knows of; only rounds after a rewind are below it
     _consistent: bool = False  # collectors and trainers have started, and no learner is in the middle of an update
+    _unfinished: dict[int, list[int]] = field(default_factory=dict)  # by rounds of a checkpoint: as in LoopState
     _saved_at: float = field(default_factory=time.monotonic)
     _out: int = 0  # training episodes being played
     _next: int = 0  # the next episode to hand out
@@ -94,20 +108,47 @@ class Loop:
             self._publish_update(self.published)
             self.trainers.start()
             self._consistent = True
+            while not self._train():
+                self._rewind()
+        except BaseException as error:
+            if isinstance(error, Stopped) or (self._consistent and not isinstance(error, StorageError)):
+                with suppress(LostRounds):  # then the last checkpoint stands
+                    self._learn_complete_rounds()
+                    self._save()
+            raise
+        finally:
+            self.trainers.close()  # first: they may have to fetch from where collectors are
+            self.collectors.close()
+
+    def _train(self) -> bool:
+        """Train to the end of the plan; returns False if rounds were lost with their learners."""
+        try:
             while self.rounds < self.plan.rounds:
                 self._hand_out_freely() if self.free else self._hand_out_a_round()
                 if self._out:
                     self._receive(self._recv())
                 self._take()
             self._finish()
-        except BaseException as error:
-            if isinstance(error, Stopped) or (self._consistent and not isinstance(error, StorageError)):
-                self._learn_complete_rounds()
-                self.listener.save(self)
-            raise
-        finally:
-            self.collectors.close()
-            self.trainers.close()
+        except LostRounds:
+            return False
+        return True
+
+    def _rewind(self) -> None:
+        """Go back to the last checkpoint and play the rounds since then again; by round the result is the same."""
+        version, published = self.trainers.rewind()
+        for delivery in self._arrived:
+            delivery.release()
+        for kept in (self._arrived, self._learned, self._held, self._again, self._partial):
+            kept.clear()
+        self._handed_out.clear()
+        self._again.extend(self._unfinished.get(version, ()))  # free, rounds hold whatever came first
+        self._pending = set(self._again)
+        self._out, self._next, self.rounds = 0, self.plan.episodes_after(version) + len(self._again), version
+        self.listener.rewound(self._reported)
+        self._publish_update(published)
+        if version > published.version:
+            self._held.append(Update(version, self.trainers.rows()))
+        self._consistent = True
 
     @property
     def finished(self) -> bool:
@@ -125,7 +166,7 @@ class Loop:
         if not self.finished:
             self._evaluate(self._held[-1] if self._held else self.published)
             self.settled = self.rounds
-            self.listener.save(self)
+            self._save()
 
     def _hand_out_a_round(self) -> None:
         """Publish version k - lag, then hand out round k."""
@@ -222,7 +263,11 @@ class Loop:
                     self._partial.clear()
             self.rounds = self.trainers.taken
             for piece in pieces:  # last: a listener that raises must not leave the counters between two rounds
-                self.listener.collected(piece.round, piece.fragments)
+                self._report_collected(piece)
+
+    def _report_collected(self, piece: RoundPiece) -> None:
+        if piece.round > self._reported:
+            self.listener.collected(piece.round, piece.summaries)
 
     @property
     def _taken(self) -> int:
@@ -258,17 +303,19 @@ class Loop:
         self._again.extend(episodes[kept:])
         if not kept:
             delivery.release()
-        task, fragments = replace(delivery.task, episodes=episodes[:kept]), delivery.fragments
-        return replace(delivery, task=task, fragments=[slice_worlds(fragment, slice(kept)) for fragment in fragments])
+        return replace(delivery, task=replace(delivery.task, episodes=episodes[:kept]))
 
     def _learn(self, version: int) -> None:
         """Wait until `version` is learned. By round, later versions are held back until it is their turn."""
         with self._learning():
             self._learned.extend(self.trainers.poll(version))
         while self._learned and (self.free or self._learned[0].version <= version):
-            self._held.append(self._learned.popleft())
-            self.listener.learned(self, self._held[-1])
-            self.failure_log.note_skipped_updates(self._held[-1].skipped_updates)
+            update = self._learned.popleft()
+            self._held.append(update)
+            if update.version > self._reported:
+                self._reported = update.version
+                self.listener.learned(self, update)
+                self.failure_log.note_skipped_updates(update.skipped_updates)
 
     def _publish(self, version: int) -> None:
         while self._held and self._held[0].version <= version:
@@ -282,7 +329,7 @@ class Loop:
     def _settle(self) -> None:
         """After a round: stop if asked to, evaluate and save if they are due."""
         self.stop()
-        if self.settled == self.rounds:
+        if self.settled >= self.rounds:
             return
         saving = self._is_due(self.plan.checkpoint_every) or self._is_overdue()
         if self._is_due(self.plan.evaluate_every):
@@ -290,8 +337,12 @@ class Loop:
         self.settled = self.rounds
         if saving:
             self._learn_complete_rounds()
-            self.listener.save(self)
-            self._saved_at = time.monotonic()
+            self._save()
+
+    def _save(self) -> None:
+        self._unfinished[self.rounds] = sorted(self._pending)
+        self.listener.save(self)
+        self._saved_at = time.monotonic()
 
     def _is_overdue(self) -> bool:
         return time.monotonic() - self._saved_at >= self.plan.checkpoint_every_s
@@ -323,9 +374,9 @@ class Loop:
                 self._receive(delivery)
                 continue
             missing -= delivery.episodes
-            results.append([copy_fragment(fragment) for fragment in delivery.fragments])
+            results.append(delivery.summaries or [EpisodeSummary.of(fragment) for fragment in delivery.fragments])
             delivery.release()
-        results.sort(key=lambda fragments: int(fragments[0].origin.episodes[0]))
+        results.sort(key=lambda summaries: int(summaries[0].origin.episodes[0]))
         self.listener.evaluated(self.rounds, Update(acting.version, rows), results)
 
     def _send(self, count: int) -> bool:
@@ -369,8 +420,10 @@ class Loop:
     def restore(self, state: LoopState, published: Update) -> None:
         """Continue from `state`; `published` are the weights that were published then."""
         self.rounds, self.settled, self.dropped = state.rounds, state.settled, state.dropped
+        self._reported = state.rounds
         self.published = published
         self._again.extend(state.unfinished)
         self._pending.update(self._again)
+        self._unfinished[self.rounds] = state.unfinished
         if self.trainers.version > published.version:
             self._held.append(Update(self.trainers.version, self.trainers.rows()))

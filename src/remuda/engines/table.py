@@ -80,7 +80,8 @@ ENGINES = {
             deterministic=False,
         ),
         Engine(
-            "ray", "Ray actors on this machine or a cluster, whole episodes as tasks", "in this process",
+            "ray", "Ray actors on this machine or a cluster, whole episodes as tasks",
+            "in this process; with n_learners Ray actors on any node, a slice of the herd each",
             "as executor", free=True, machines=True, extra="ray",
         ),
     )

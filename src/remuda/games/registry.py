@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +16,11 @@ from remuda.core.errors import ConfigError, UnknownName
 from remuda.core.game import Game, GameEntry
 from remuda.games.shipped import SHIPPED
 
-__all__ = ["SHIPPED", "AnyGame", "find_game", "game_name"]
+__all__ = ["SHIPPED", "AnyGame", "find_game", "game_name", "installed_games"]
 AnyGame = str | GameEntry | Callable[..., Any]
 """A game as a user gives it: a name, an entry, or a class or function that makes an environment."""
+ENTRY_POINTS = "remuda.games"
+"""The group of entry points by which an installed package offers games."""
 
 
 def find_game(name: str) -> GameEntry:
@@ -25,10 +29,13 @@ def find_game(name: str) -> GameEntry:
         return _of_session(name)
     library, _, attribute = name.partition(":")
     if not attribute:
-        return _shipped(name)
+        return _named(name)
     if library in LIBRARIES:
         return entry_from_library(library, attribute)
-    found = load_code(name, f"game {name!r}")
+    return _as_entry(name, load_code(name, f"game {name!r}"))
+
+
+def _as_entry(name: str, found: Any) -> GameEntry:
     if isinstance(found, GameEntry):
         return found
     if callable(found):
@@ -36,13 +43,24 @@ def find_game(name: str) -> GameEntry:
     raise ConfigError(f"game {name!r} is a {type(found).__name__}, neither a GameEntry nor a factory")
 
 
-def _shipped(name: str) -> GameEntry:
-    if name not in SHIPPED:
+def _named(name: str) -> GameEntry:
+    if name in SHIPPED:
+        entry = import_module(SHIPPED[name].module).ENTRY
+        assert isinstance(entry, GameEntry)
+        return entry
+    if name not in installed_games():
         _hint_at_entry(name)
-        raise UnknownName("game", name, SHIPPED)
-    entry = import_module(SHIPPED[name].module).ENTRY
-    assert isinstance(entry, GameEntry)
-    return entry
+        raise UnknownName("game", name, [*SHIPPED, *installed_games()])
+    try:
+        return _as_entry(name, installed_games()[name].load())
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"game {name!r} of an installed package cannot be imported: {error}") from error
+
+
+@cache
+def installed_games() -> dict[str, EntryPoint]:
+    """Games of installed packages, by the names of their entry points."""
+    return {point.name: point for point in entry_points(group=ENTRY_POINTS)}
 
 
 def _hint_at_entry(name: str) -> None:

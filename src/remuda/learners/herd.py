@@ -18,7 +18,7 @@ from remuda.core.plan import Plan
 from remuda.core.policy import Policy, PolicyBinding
 from remuda.core.ranges import split_evenly
 from remuda.games.registry import find_game
-from remuda.learners.registry import FROZEN, LEARNERS, PLAYERS, learner_options
+from remuda.learners.registry import FROZEN, PLAYERS, find_learner, is_learner, learner_names, learner_options
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,9 @@ class FrozenPolicy:
 
     def make(self, group: Group, device: str) -> Policy:
         """The policy with its weights loaded, for a group of the same shape."""
-        if self.player not in LEARNERS:
+        if not is_learner(self.player):
             return PLAYERS[self.player](group, len(self.weights))
-        policy = LEARNERS[self.player].make_policy(group, len(self.weights), self.options, self.precision, device)
+        policy = find_learner(self.player).make_policy(group, len(self.weights), self.options, self.precision, device)
         policy.load_weights(self.weights)
         return policy
 
@@ -62,7 +62,7 @@ class Part:
     @property
     def learns(self) -> bool:
         """Whether it has a learner."""
-        return self.player in LEARNERS
+        return is_learner(self.player)
 
 
 def assign(plan: Plan, spec: GameSpec) -> list[Part]:
@@ -71,10 +71,10 @@ def assign(plan: Plan, spec: GameSpec) -> list[Part]:
     for key, player in plan.learners.items():
         for agent in agent_range(key, spec.agents, "learners"):
             players[agent] = player
-    known = [*LEARNERS, *PLAYERS, *find_game(plan.game).players]
+    known = [*PLAYERS, *find_game(plan.game).players]
     for player in set(players):
-        if player not in known and not player.startswith(f"{FROZEN}:"):
-            raise UnknownName("learner", player, [*known, "frozen:RUN/agent"])
+        if player not in known and not is_learner(player) and not player.startswith(f"{FROZEN}:"):
+            raise UnknownName("learner", player, [*learner_names(), *known, "frozen:RUN/agent", "module:Class"])
     parts: list[Part] = []
     for index, group in enumerate(spec.groups):
         offset = spec.first_agent(index)
@@ -98,7 +98,7 @@ def agent_range(text: str, count: int, option: str) -> range:
 
 def tolerated_lag(plan: Plan, parts: Sequence[Part]) -> int:
     """Largest policy lag of this run: `max_lag` of the plan, or what all its learners tolerate."""
-    tolerated = min((LEARNERS[part.player].max_lag for part in parts if part.learns), default=0)
+    tolerated = min((find_learner(part.player).max_lag for part in parts if part.learns), default=0)
     if plan.max_lag is not None and plan.max_lag > tolerated:
         raise ConfigError(f"max_lag={plan.max_lag} is more than the learners of this herd tolerate: use {tolerated}")
     return tolerated if plan.max_lag is None else plan.max_lag
@@ -111,7 +111,7 @@ def bind_policy(part: Part, plan: Plan, spec: GameSpec, device: str) -> PolicyBi
     policy: Policy
     if part.learns:
         options = learner_options(plan, part.player)
-        policy = LEARNERS[part.player].make_policy(group, part.agents, options, plan.precision, device)
+        policy = find_learner(part.player).make_policy(group, part.agents, options, plan.precision, device)
     elif part.player in players:
         policy = players[part.player](group, part.agents)
     else:
@@ -144,7 +144,7 @@ def make_learner(
         device=device,
         threads=threads,
     )
-    return LEARNERS[part.player](context, learner_options(plan, part.player))
+    return find_learner(part.player)(context, learner_options(plan, part.player))
 
 
 def weights_sha256(policies: Iterable[Policy]) -> str:

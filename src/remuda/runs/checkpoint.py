@@ -6,6 +6,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 import shutil
 import stat
 from collections.abc import Mapping
@@ -20,6 +21,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from remuda.core.errors import CheckpointError, StorageError, first_line
+from remuda.engines.interfaces import LostRounds, StateSlices
 from remuda.runs.storage import storage_reason
 
 FORMAT = 2
@@ -41,8 +43,11 @@ def write(path: Path, files: Mapping[str, Arrays], facts: Mapping[str, Any]) -> 
         recover(path.parent)
         shutil.rmtree(draft, ignore_errors=True)
         draft.mkdir()
-        sums = {}
+        sums: dict[str, str] = {}
         for name, arrays in files.items():
+            if isinstance(arrays, StateSlices):
+                sums |= arrays.write(draft, name)
+                continue
             target = draft / f"{name}.safetensors"
             save_file({key: np.ascontiguousarray(array) for key, array in arrays.items()}, target)
             sums[target.name] = _sum(target)
@@ -53,6 +58,9 @@ def write(path: Path, files: Mapping[str, Arrays], facts: Mapping[str, Any]) -> 
         _sync(index)
         _sync(draft)
         _put(draft, path)
+    except LostRounds:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise
     except (OSError, SafetensorError) as error:
         shutil.rmtree(draft, ignore_errors=True)
         raise StorageError(_storage_sentence(path, error)) from error
@@ -130,11 +138,27 @@ def _is_shallow(value: Any, levels: int) -> bool:
 
 
 def read(path: Path, name: str) -> dict[str, NDArray[Any]]:
-    """The arrays of one file, after its checksum was compared; all numbers in them are finite."""
-    file = f"{name}.safetensors"
-    expected = read_index(path)["files"].get(file)
+    """The arrays of one file, after its checksum was compared; all numbers in them are finite.
+
+    Learners that are elsewhere write a file each, NAME-0000 and so on: their agents are joined.
+    """
+    files = read_index(path)["files"]
+    slices = sorted(file for file in files if re.fullmatch(rf"{name}-\d+\.safetensors", str(file)))
+    if f"{name}.safetensors" in files or not slices:
+        return _read_file(path, f"{name}.safetensors", files)
+    columns: dict[str, list[NDArray[Any]]] = {}
+    for file in slices:
+        for key, array in _read_file(path, file, files).items():
+            columns.setdefault(key, []).append(array)
     try:
-        if expected is None or _sum(where(path) / file) != expected:
+        return {key: np.concatenate(arrays) for key, arrays in columns.items()}
+    except ValueError as error:
+        raise CheckpointError(f"checkpoint {path} is damaged: its slices do not fit ({first_line(error)})") from None
+
+
+def _read_file(path: Path, file: str, sums: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+    try:
+        if sums.get(file) is None or _sum(where(path) / file) != sums[file]:
             raise CheckpointError(f"checkpoint {path} is damaged: {file} was cut short or altered")
         arrays: dict[str, NDArray[Any]] = load_file(where(path) / file)
         for key, array in arrays.items():
@@ -170,14 +194,6 @@ def every(folder: Path) -> list[Path]:
 def newest(folder: Path) -> Path | None:
     """The newest that is intact."""
     return next((path for path in every(folder) if intact(path)), None)
-
-
-def newest_learner_state(folder: Path) -> tuple[int, dict[str, NDArray[Any]]]:
-    """Rounds and learners' state of the newest intact checkpoint; 0 and nothing before there is one."""
-    path = newest(folder)
-    if path is None:
-        return 0, {}
-    return int(read_index(path)["loop"]["rounds"]), read(path, "learner")
 
 
 def remove(folder: Path) -> None:

@@ -24,7 +24,7 @@ from remuda.core.policy import Policy
 from remuda.core.yamlfile import read_yaml
 from remuda.games.registry import AnyGame, find_game, game_name
 from remuda.learners.herd import FrozenPolicy, Part, assign
-from remuda.learners.registry import LEARNERS, learner_options
+from remuda.learners.registry import check_learner, find_learner, learner_options
 from remuda.runs import checkpoint
 from remuda.runs.callbacks.base import Row
 from remuda.runs.callbacks.tables import Table, read_table
@@ -40,7 +40,7 @@ RESULT = "result.json"
 class RunDirectory:
     """What training wrote into a run directory."""
 
-    def __init__(self, path: Path | str, game: AnyGame | None = None, trust: bool = False) -> None:
+    def __init__(self, path: Path | str, game: AnyGame | None = None, trust: bool = False, learner: Any = None) -> None:
         self.path = zoo_path(path) if is_zoo_name(path) else Path(path)
         self.trust = trust  # whether names of code in it are followed, whoever made it
         if not _is_file(self.path / CONFIG):
@@ -50,6 +50,8 @@ class RunDirectory:
             raise RunError(f"{odd} is a link, a pipe or a device, and runs have none: put a file or directory there")
         if game is not None:
             self._give_game(game)
+        if learner is not None:
+            self._give_learners(learner if isinstance(learner, list | tuple) else [learner])
 
     @property
     def shipped(self) -> bool:
@@ -75,6 +77,22 @@ class RunDirectory:
             raise ConfigError(f"the game of {self.path} is {name!r}, which is found by that name: leave game= out")
         game_name(game)  # raises if it cannot be a game
         session.bind(name, find_game(game) if isinstance(game, str) else game)
+
+    def _give_learners(self, classes: Sequence[Any]) -> None:
+        """Put learners in the places of those of another session that the plan names, each by the name of its class."""
+        config = read_yaml(self.path / CONFIG)
+        listed = config.get("learners")
+        players = [config.get("learner"), *(listed.values() if isinstance(listed, dict) else [])]
+        names = {name for name in players if session.is_session_name(name)}
+        for own in classes:
+            learner = check_learner(own, getattr(own, "__name__", repr(own)))
+            fitting = [name for name in names if name.startswith(f"{session.PREFIX}{learner.__name__}-")]
+            if not fitting:
+                raise ConfigError(
+                    f"{self.path} has no learner {learner.__name__} of another session: leave learner= out"
+                )
+            for name in fitting:
+                session.bind(name, learner)
 
     @cached_property
     def plan(self) -> Plan:
@@ -211,7 +229,7 @@ class RunDirectory:
     def _weight_shapes(self, player: str, group: Group, options: Any) -> dict[str, tuple[int, ...]]:
         """Shapes of one agent's named weights."""
         try:
-            policy = LEARNERS[player].make_policy(group, 1, options, self.plan.precision, "cpu")
+            policy = find_learner(player).make_policy(group, 1, options, self.plan.precision, "cpu")
         except (MemoryError, OverflowError, RuntimeError, ValueError) as error:
             raise RunError(f"the networks of {self.path} cannot be made here: {first_line(error)}") from error
         return {name: array.shape for name, array in policy.named_arrays(policy.rows)[0].items()}

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import psutil
 
 from remuda.core.errors import ConfigError
 from remuda.core.game import GameSpec
@@ -26,6 +27,8 @@ GIB = 2**30
 def check_limits(context: EngineContext, collectors: Collectors, trainers: Trainers) -> None:
     """Refuse a plan that this machine cannot carry, and say what would help."""
     held, moving = memory_needed(context.plan, context.spec, collectors, trainers)
+    if trainers.elsewhere:
+        held = 0
     needed, free = 2 * held + moving, free_memory()  # a checkpoint is written from a copy
     if needed > free:
         raise ConfigError(
@@ -66,8 +69,7 @@ def _episode_bytes(spec: GameSpec) -> int:
 
 def free_memory() -> int:
     """Bytes this process may still take, by the machine and by its control group."""
-    lines = Path("/proc/meminfo").read_text().splitlines()
-    free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+    free = int(psutil.virtual_memory().available)
     try:
         limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
         if limit != "max":
@@ -92,7 +94,9 @@ def _check_disk(context: EngineContext, held: int) -> None:
 
 def _check_shared_memory(engine: str, needed: int) -> None:
     """Ray's object store lies there; where it does not fit, Ray works on the disk instead, slowly."""
-    free = shutil.disk_usage(SHARED).free if SHARED.is_dir() else 0
+    if not SHARED.is_dir():  # the system keeps shared memory elsewhere, or there is none to look at
+        return
+    free = shutil.disk_usage(SHARED).free
     if needed > free:
         megabytes = -(-needed // 2**20)
         raise ConfigError(

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,18 +15,20 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from remuda.core.fragment import Fragment
 from remuda.core.saved_state import SavedState
 from remuda.core.timeline import span
 from remuda.engines.context import EngineContext
-from remuda.engines.interfaces import Rows, TimeSpent, Update
+from remuda.engines.interfaces import LostRounds, Rows, StateSlices, TimeSpent, Update
 from remuda.engines.loop import Loop
+from remuda.engines.summary import EpisodeSummary
 from remuda.learners.herd import bind_policy, weights_sha256
-from remuda.learners.registry import LEARNERS
+from remuda.learners.registry import find_learner
 from remuda.runs import checkpoint
 from remuda.runs.callbacks.base import Callback, Row, Training
 from remuda.runs.directory import RunDirectory
 
+MOST_SAVES = 3
+"""Times that saving is begun again because a learner was lost meanwhile."""
 Snapshot = Callable[[Loop], tuple[dict[str, checkpoint.Arrays], Row]]
 """Takes the state of training: arrays by file, and the index."""
 
@@ -39,16 +42,16 @@ class EpisodeTotals:
     returns: list[NDArray[np.float64]] = field(default_factory=list)  # (agents,)
     metrics: list[NDArray[np.float64]] = field(default_factory=list)  # (agents, metrics)
 
-    def add(self, fragments: Sequence[Fragment]) -> None:
-        """Add the episodes of one delivery, one fragment per group."""
+    def add(self, summaries: Sequence[EpisodeSummary]) -> None:
+        """Add the episodes of one delivery, one summary per group."""
         if not self.returns:
-            self.returns = [np.zeros(f.returns.shape[1]) for f in fragments]
-            self.metrics = [np.zeros(f.metrics.shape[1:]) for f in fragments]
-        self.episodes += len(fragments[0].origin.episodes)
-        for g, fragment in enumerate(fragments):
-            self.steps += fragment.agent_steps
-            self.returns[g] += fragment.returns.sum(axis=0)
-            self.metrics[g] += fragment.metrics.sum(axis=0)
+            self.returns = [np.zeros(own.returns.shape[1]) for own in summaries]
+            self.metrics = [np.zeros(own.metrics.shape[1:]) for own in summaries]
+        self.episodes += len(summaries[0].origin.episodes)
+        for g, own in enumerate(summaries):
+            self.steps += int(own.steps.sum())
+            self.returns[g] += own.returns.sum(axis=0)
+            self.metrics[g] += own.metrics.sum(axis=0)
 
 
 class ProcessTotals(SavedState):
@@ -130,7 +133,7 @@ class Recorder:
     def start(self, rounds: int, settled: int) -> None:
         """Tell the callbacks that training starts after so many rounds."""
         of_game = dict.fromkeys(["return", *(name for group in self.spec.groups for name in group.metrics)])
-        of_learners = [name for part in self.parts if part.learns for name in LEARNERS[part.player].metrics]
+        of_learners = [name for part in self.parts if part.learns for name in find_learner(part.player).metrics]
         self.training = Training(
             config=self.plan,
             run=self.run,
@@ -178,10 +181,14 @@ class Recorder:
         self.steps, self.best, self.evaluation = state.agent_steps, state.best, state.evaluation
         self.learning = TimeSpent(state.learn_wall_s, state.learn_cpu_s)
 
-    def collected(self, round_: int, fragments: Sequence[Fragment]) -> None:
+    def rewound(self, round_: int) -> None:
+        """Forget the episodes of later rounds: they come again."""
+        self._totals = {number: totals for number, totals in self._totals.items() if number <= round_}
+
+    def collected(self, round_: int, summaries: Sequence[EpisodeSummary]) -> None:
         """Count the episodes."""
         totals = self._totals.setdefault(round_, EpisodeTotals())
-        totals.add(fragments)
+        totals.add(summaries)
         done = self.plan.episodes_after(round_ - 1) + totals.episodes
         steps = self.steps + sum(own.steps for own in self._totals.values())
         self._tell(lambda callback, training: callback.collected(training, done, steps))
@@ -255,14 +262,14 @@ class Recorder:
                 rows.append(row)
         return rows
 
-    def evaluated(self, rounds: int, acting: Update, results: Sequence[Sequence[Fragment]]) -> None:
+    def evaluated(self, rounds: int, acting: Update, results: Sequence[Sequence[EpisodeSummary]]) -> None:
         """Report the scores; keep the weights if they are the best so far."""
         totals = EpisodeTotals()
-        for fragments in results:
-            totals.add(fragments)
+        for summaries in results:
+            totals.add(summaries)
         rows = self._rows(rounds, totals)
         returns = [
-            np.concatenate([fragments[g].returns for fragments in results])  # (episodes, agents)
+            np.concatenate([summaries[g].returns for summaries in results])  # (episodes, agents)
             for g in range(len(self.spec.groups))
         ]
         errors = np.concatenate([standard_error(r) for r in returns])
@@ -284,10 +291,23 @@ class Recorder:
             self._writer.submit(lambda: checkpoint.write(self.folder / "best", files, index))
 
     def save(self, loop: Loop) -> None:
-        """Take a snapshot of the last complete round; it is written in the background, and the oldest is removed."""
-        self._writer.wait()
-        with span("snapshot"):
-            files, index = self._snapshot(loop)
+        """Take a snapshot of the last complete round; it is written in the background, and the oldest is removed.
+
+        Learners elsewhere write their own, and the loop waits for them: it has to place those again that are lost.
+        """
+        for _ in range(MOST_SAVES):
+            self._writer.wait()
+            with span("snapshot"):
+                files, index = self._snapshot(loop)
+            self._write(loop, files, index)
+            if not isinstance(files["learner"], StateSlices):
+                return
+            with suppress(LostRounds):
+                self._writer.wait()
+                return
+        raise LostRounds(f"learners were lost {MOST_SAVES} times while they were saved")
+
+    def _write(self, loop: Loop, files: dict[str, checkpoint.Arrays], index: Row) -> None:
         episodes = self.plan.episodes_after(loop.rounds)
 
         def write() -> None:

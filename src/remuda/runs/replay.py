@@ -20,11 +20,11 @@ from remuda.core.rounds import RoundCounter
 from remuda.core.task import Task
 from remuda.core.threads import one_thread_each
 from remuda.engines.interfaces import with_prefix
-from remuda.engines.trainers.processes.messages import AgentSlice
-from remuda.engines.trainers.processes.schedule import SCHEDULE, batches, split
+from remuda.engines.trainers.processes.schedule import SCHEDULE, batches
+from remuda.engines.trainers.slices import AgentSlice, split
 from remuda.games.registry import find_game
 from remuda.learners.herd import assign, bind_policy, make_learner, weights_sha256
-from remuda.learners.registry import LEARNERS
+from remuda.learners.registry import find_learner
 from remuda.rollout.cache import RolloutCache
 from remuda.rollout.config import RolloutConfig
 from remuda.rollout.rollout import Rollout
@@ -98,7 +98,7 @@ def _fits(entry: ScheduleEntry, run: RunDirectory, most_learned: list[float]) ->
 def _most_learned(run: RunDirectory, slices: list[AgentSlice], entries: list[ScheduleEntry]) -> list[list[float]]:
     """Per entry and slice, the last version there can have been: of whole rounds, unless learning never pauses."""
     plan = run.plan
-    incremental = [LEARNERS[run.parts[part].player].incremental for part, _, _ in slices]
+    incremental = [find_learner(run.parts[part].player).incremental for part, _, _ in slices]
     learned, most, rounds = [0.0] * len(slices), [], RoundCounter(plan)
     for entry in entries:
         endless = plan.free_running and rounds.complete > 0

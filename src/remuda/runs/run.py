@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def load(path: Path | str, game: AnyGame | None = None, *, trust: bool = False) -> Run:
+def load(path: Path | str, game: AnyGame | None = None, *, trust: bool = False, learner: Any = None) -> Run:
     """Open a run directory.
 
-    `game` gives a game again that was defined in another Python session: a notebook cell, a lambda. `trust` follows
-    names of code in a run that somebody else made.
+    `game` gives a game again that was defined in another Python session: a notebook cell, a lambda. `learner` does
+    the same for a learner's class, or a list of them. `trust` follows names of code in a run that somebody else made.
     """
-    return Run(path, game, trust)
+    return Run(path, game, trust, learner)
 
 
 class Run(RunDirectory):

@@ -13,7 +13,7 @@ from remuda.core.plan import ParallelSwitches, Plan
 from remuda.core.session import name_object
 from remuda.games.registry import find_game, game_name
 from remuda.learners.herd import assign
-from remuda.learners.registry import LEARNERS, learner_options
+from remuda.learners.registry import find_learner, is_learner, learner_name, learner_names, learner_options
 
 NESTED = ("options", "learner_options")
 PRESETS: dict[str, dict[str, Any]] = {
@@ -68,6 +68,7 @@ def make_plan(settings: Mapping[str, Any]) -> Plan:
         plan[name].update(deepcopy(dict(_mapping(name, given.pop(name, {})))))
     for name, own in plan["learner_options"].items():
         plan["learner_options"][name] = dict(_mapping(f"learner_options of {name!r}", own))
+    _name_learners(given)
     epochs, interval = given.pop("epochs", None), given.pop("train_interval", None)
     used = _learners_in(given)
     for name, value in given.items():
@@ -81,6 +82,13 @@ def make_plan(settings: Mapping[str, Any]) -> Plan:
     if "learners" in plan:
         plan["learners"] = {str(k): v for k, v in _mapping("learners", plan["learners"]).items()}
     return complete(Plan.read(plan, "the plan"))
+
+
+def _name_learners(given: dict[str, Any]) -> None:
+    """Put a name in place of each learner that was given as a class."""
+    given |= {"learner": learner_name(given["learner"])} if "learner" in given else {}
+    if isinstance(given.get("learners"), Mapping):
+        given["learners"] = {key: learner_name(own) for key, own in given["learners"].items()}
 
 
 def _name_objects(plan: dict[str, Any]) -> None:
@@ -101,10 +109,10 @@ def complete(plan: Plan) -> Plan:
     plan = plan.model_copy(update={"options": options})
     parts = assign(plan, spec_of(plan))
     for name in plan.learner_options:
-        if name not in LEARNERS:
-            raise UnknownName("learner in learner_options", name, LEARNERS)
+        if not is_learner(name):
+            raise UnknownName("learner in learner_options", name, learner_names())
     for part in parts:
-        if part.learns and plan.lag > LEARNERS[part.player].max_lag:
+        if part.learns and plan.lag > find_learner(part.player).max_lag:
             raise ConfigError(f"lag={plan.lag} is more than learner {part.player} tolerates: use lag=0")
     chosen = {part.player: learner_options(plan, part.player).model_dump() for part in parts if part.learns}
     return plan.model_copy(update={"learner_options": chosen})
@@ -130,7 +138,7 @@ def _plainly(given: dict[str, Any]) -> dict[str, Any]:
     if learners == "auto" or (isinstance(learners, int) and not isinstance(learners, bool)):
         _refuse_twice(plain, "learners", "n_learners")
         del plain["learners"]
-        plain |= {} if learners == "auto" else {"n_learners": learners}
+        plain |= {} if learners == "auto" and plain.get("engine") != "ray" else {"n_learners": learners}
     if "parallel" in plain:
         switches = _mapping("parallel", plain.pop("parallel"))
         own = ParallelSwitches.read(
@@ -161,21 +169,23 @@ def _learners_in(given: Mapping[str, Any]) -> list[str]:
     listed = given.get("learners") or {}
     names = [given.get("learner", Plan.model_fields["learner"].default)]
     names += list(listed.values()) if isinstance(listed, Mapping) else []
-    return [name for name in LEARNERS if name in names]
+    return [name for name in dict.fromkeys(names) if isinstance(name, str) and is_learner(name)]
 
 
 def _route(name: str, value: Any, plan: dict[str, Any], game: type[Options], used: list[str]) -> None:
-    owner, dot, rest = name.partition(".")
+    owner, dot, rest = name.rpartition(".")  # a learner's own name may have dots
+    owners = [learner for learner in used if owner in (learner, learner.rpartition(":")[2])] if dot else []
     if dot and owner == "game":
         plan["options"][rest] = value
-    elif dot and owner in LEARNERS:
-        plan["learner_options"].setdefault(owner, {})[rest] = value
+    elif dot and (owners or is_learner(owner)):
+        for learner in owners or [owner]:
+            plan["learner_options"].setdefault(learner, {})[rest] = value
     elif name in Plan.model_fields:
         plan[name] = value
     elif name in game.model_fields:
         plan["options"][name] = value
     else:
-        takers = [learner for learner in used if name in LEARNERS[learner].options_type().model_fields]
+        takers = [learner for learner in used if name in find_learner(learner).options_type().model_fields]
         if not takers:
             names = _all_names(game, used)
             for ours in PEER_NAMES.get(name, ()):
@@ -189,7 +199,7 @@ def _route(name: str, value: Any, plan: dict[str, Any], game: type[Options], use
 def _all_names(game: type[Options], used: list[str]) -> list[str]:
     names = ["epochs", "preset", "parallel", "train_interval", *Plan.model_fields, *game.model_fields]
     for learner in used:
-        names += LEARNERS[learner].options_type().model_fields
+        names += find_learner(learner).options_type().model_fields
     return names
 
 

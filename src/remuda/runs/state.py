@@ -22,7 +22,8 @@ from pydantic import Field, ValidationError
 from remuda.core.errors import CheckpointError, ConfigError, LearnerError, first_line
 from remuda.core.plan import Plan
 from remuda.core.saved_state import SavedState
-from remuda.engines.interfaces import CollectorCounters, TrainerCounters, Update
+from remuda.engines.context import SavedLearners
+from remuda.engines.interfaces import CollectorCounters, StateSlices, TrainerCounters, Update
 from remuda.engines.loop import Loop, LoopState
 from remuda.runs import checkpoint
 from remuda.runs.failure_log import FailureLog, FailureState
@@ -140,15 +141,36 @@ class TrainState(SavedState):
 
 def _refuse_values_that_are_not_finite(arrays: Mapping[str, checkpoint.Arrays], recorder: Recorder) -> None:
     """Such a checkpoint could never be used again; the last good one is kept instead."""
-    for name, array in arrays["learner"].items():
+    learners = arrays["learner"]
+    if isinstance(learners, StateSlices):
+        if wrong := learners.not_finite():
+            raise _not_finite(*wrong)
+        return
+    for name, array in learners.items():
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             part, _, what = name.partition("/")
             rows = ~np.isfinite(array.reshape(len(array), -1)).all(axis=1)
             agent = recorder.parts[int(part)].herd_first + int(np.flatnonzero(rows)[0])
-            raise LearnerError(
-                f"agent {agent} has {what} that are not finite: nothing was saved, the last checkpoint is kept; "
-                "lower its learning rate (lr) or the size of rewards, and `remuda resume` or train anew"
-            )
+            raise _not_finite(agent, what)
+
+
+def _not_finite(agent: int, what: str) -> LearnerError:
+    return LearnerError(
+        f"agent {agent} has {what} that are not finite: nothing was saved, the last checkpoint is kept; "
+        "lower its learning rate (lr) or the size of rewards, and `remuda resume` or train anew"
+    )
+
+
+def newest_learners(folder: Path) -> SavedLearners:
+    """The learners of the newest intact checkpoint in a directory; 0 rounds and nothing before there is one."""
+    path = checkpoint.newest(folder)
+    if path is None:
+        return SavedLearners()
+    files = checkpoint.read_index(path)["files"]
+    acting = None
+    if "acting.safetensors" in files:
+        acting = {int(part): rows for part, rows in checkpoint.read(path, "acting").items()}
+    return SavedLearners(int(checkpoint.read_index(path)["loop"]["rounds"]), checkpoint.read(path, "learner"), acting)
 
 
 def _named(name: str, old: Any, new: Any) -> str:

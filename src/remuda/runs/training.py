@@ -52,7 +52,7 @@ from remuda.runs.recorder import ProcessTotals, Recorder
 from remuda.runs.result import summarise, write_result
 from remuda.runs.run import Run
 from remuda.runs.settings import make_plan, spec_of
-from remuda.runs.state import TrainState, warm_start
+from remuda.runs.state import TrainState, newest_learners, warm_start
 from remuda.runs.storage import storage_errors
 from remuda.runs.trust import why_unsigned
 from remuda.transport.heartbeat import Limits
@@ -112,16 +112,17 @@ def resume(
     callbacks: Callbacks = (),
     quiet: bool = False,
     game: AnyGame | None = None,
+    learner: Any = None,
     trust: bool = False,
 ) -> Run:
     """Continue a run as if it had never stopped, or extend it to `total_episodes`.
 
-    `engine` and `n_workers` may change on the way. Give `game` again if it was defined in another Python session.
-    `trust` follows names of code in a run that somebody else made.
+    `engine` and `n_workers` may change on the way. Give `game`, and the class of a `learner`, again if it was
+    defined in another Python session. `trust` follows names of code in a run that somebody else made.
     """
     refuse_while_importing()
     refuse_inside_workers()
-    run = Run(path, game, trust)
+    run = Run(path, game, trust, learner)
     changes = {"engine": engine, "n_workers": n_workers, "total_episodes": total_episodes}
     plan = run.changed({name: value for name, value in changes.items() if value is not None})
     if total_episodes is not None and total_episodes != run.plan.total_episodes:
@@ -226,7 +227,7 @@ def _train(job: TrainingJob) -> Run:
         stop=request.check,
         worker_pool=worker_pool,
         folder=folder,
-        last_state=lambda: checkpoint.newest_learner_state(folder / checkpoint.CHECKPOINTS),
+        last_state=lambda: newest_learners(folder / checkpoint.CHECKPOINTS),
     )
     with ExitStack() as stack:
         keep_freed_memory()
@@ -307,7 +308,11 @@ def _processes(context: EngineContext, loop: Loop) -> dict[str, ProcessTotals]:
     """What the workers used since this process started training."""
     return {
         worker.name: ProcessTotals(peak_memory_bytes=worker.peak_bytes, restarts=worker.restarts)
-        for worker in (*context.worker_pool.workers, *loop.collectors.remote_workers)
+        for worker in (
+            *context.worker_pool.workers,
+            *loop.collectors.remote_workers,
+            *loop.trainers.remote_workers,
+        )
     }
 
 

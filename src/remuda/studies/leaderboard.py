@@ -6,7 +6,7 @@ total is the sum of the nine means.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -102,20 +102,51 @@ class Leaderboard:
         )
         return text if self.rules == "leaderboard" else f"{text} Rules differ: the rows cannot be compared."
 
-    def write(self, path: Path | str) -> Path:
-        """Write a page with the table."""
-        target = Path(path)
-        head, *rows = self.rows()
-        title = "CAGE Challenge 2: leaderboard"
-        parts = [f"<h1>{title}</h1>", table(head, rows), note(self.remark())]
-        target.write_text(page(title, parts), encoding="utf-8")
-        return target
-
     def __repr__(self) -> str:
         return f"{text_table(self.rows())}\n{self.remark()}"
 
     def _repr_html_(self) -> str:
         return html_table(self.rows()) + note(self.remark())
+
+    def write(self, path: Path | str) -> Path:
+        """Write a page with the table."""
+        return write_page([self], path)
+
+
+def write_page(boards: Sequence[Leaderboard], path: Path | str) -> Path:
+    """Write a page with the table of each of these defenders, and the published ones below."""
+    target, title = Path(path), "CAGE Challenge 2: leaderboard"
+    head, _, *published = boards[0].rows()
+    rows = [*(board.rows()[1] for board in boards), *published]
+    parts = [f"<h1>{title}</h1>", table(head, rows), note(boards[0].remark())]
+    target.write_text(page(title, parts), encoding="utf-8")
+    return target
+
+
+def over_runs(boards: Sequence[Leaderboard]) -> dict[str, Any]:
+    """Several runs of one recipe as plain data: means over the runs, with Student's 95 % interval over the runs."""
+    cells = np.array([[mean for _, _, mean, _ in board._cells()] for board in boards])  # (runs, cells)
+    totals = cells.sum(axis=1)
+    return {
+        "runs": [board.summary() for board in boards],
+        "rules": boards[0].rules,
+        "simulator": boards[0].simulator,
+        "total": float(totals.mean()),
+        "total_ci95": _student_half_width(totals),
+        "best": float(totals.max()),
+        "cells": {
+            f"{red}/{steps}": {"mean": float(own.mean()), "ci95": _student_half_width(own)}
+            for (red, steps), own in zip(CELLS, cells.T, strict=True)
+        },
+    }
+
+
+def _student_half_width(values: NDArray[np.float64]) -> float:
+    from scipy.stats import t  # type: ignore[import-untyped]  # slow to import
+
+    if len(values) < 2:
+        return float("nan")
+    return float(t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values)))
 
 
 def cage2_leaderboard(

@@ -189,11 +189,6 @@ class FakeCollectors(Collectors):
         self._versions[purpose] = version
         self.calls.append(Call("publish", purpose, (), version))
 
-    def oldest(self) -> int | None:
-        """The oldest version of a training task that is being played."""
-        versions = [fake.version for fake in self.tasks if fake.task.purpose is Purpose.TRAIN]
-        return min((version for version in versions if version is not None), default=None)
-
     def close(self) -> None:
         """Refuse every other call from now on."""
         self.closed = True

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import bdb
 import os
-import re
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from remuda.core import rng
-from remuda.core.errors import RemudaError
 from remuda.core.fragment import Fragment
 from remuda.core.game import GameEntry, make_game
 from remuda.core.machine import process_tree
@@ -25,6 +21,7 @@ from remuda.games.registry import AnyGame, find_game, game_name
 from remuda.rollout.config import RolloutConfig
 from remuda.rollout.rollout import Rollout
 from remuda.rollout.warm_up import random_bindings
+from remuda.testing.finding import Check, Finding, findings
 
 WORLDS = 3
 PER_TURN = ("rewards", "terminated", "truncated", "alive")
@@ -34,51 +31,13 @@ NECESSARY = 2
 """If one of the first so many checks fails, the others would only repeat its problem: they are left out."""
 
 
-@dataclass(frozen=True)
-class Finding:
-    """One promise: whether it holds, and what it means for training if it does not."""
-
-    promise: str
-    problem: str | None
-    meaning: str
-
-    @property
-    def good(self) -> bool:
-        """Whether the promise holds."""
-        return self.problem is None
-
-
-def check(game: AnyGame, **options: Any) -> list[Finding]:
+def check_game(game: AnyGame, **options: Any) -> list[Finding]:
     """Run the checks on a game, given by name, entry or factory; what the game raises becomes a finding.
 
     A game that cannot be made or played has that one finding as its last.
     """
     entry = game if isinstance(game, GameEntry) else find_game(game_name(game))
-    findings: list[Finding] = []
-    for number, (promise, meaning, test) in enumerate(CHECKS):
-        problem = None
-        try:
-            problem = test(entry, options)
-        except RemudaError as error:
-            problem = _shorten(str(error))
-        except bdb.BdbQuit:  # from a breakpoint
-            raise
-        except Exception as error:  # the game is the user's code and may raise anything
-            problem = _shorten(f"raised {type(error).__name__}: {error}")
-        findings.append(Finding(promise, problem, meaning))
-        if problem and number < NECESSARY:
-            break
-    return findings
-
-
-def _shorten(message: str) -> str:
-    """A message without colours and repeated lines: numba says where a type error is once for each calling function."""
-    lines = re.sub(r"\x1b\[[0-9;]*m", "", message).splitlines()
-    if "nopython" not in message:
-        return "\n".join(lines)
-    place = re.compile(r"^(Failed in nopython|During: |\s*\^?$)")
-    told = list(dict.fromkeys(line for line in lines[1:] if not place.match(line)))
-    return "\n     ".join([lines[0], *told[:4]])
+    return findings(CHECKS, entry, options, necessary=NECESSARY)
 
 
 def _rollout(
@@ -118,11 +77,12 @@ def _check_spec(entry: GameEntry, options: Mapping[str, Any]) -> str | None:
 
 def _check_runs(entry: GameEntry, options: Mapping[str, Any]) -> str | None:
     for parallel in (True, False):
-        for fragment in _play_unchecked(entry, options, [0, 1, 2], parallel):
-            if fragment.turns < 1:
-                return "an episode has no turns"
-            if not fragment.alive[0].all():
-                return "not every agent is alive in the first turn"
+        fragments = _play_unchecked(entry, options, [0, 1, 2], parallel)
+        if any(fragment.turns < 1 for fragment in fragments):
+            return "an episode has no turns"
+        # An agent may sit out an episode, but somebody must play it.
+        if not np.logical_or.reduce([fragment.alive[0].any(axis=1) for fragment in fragments]).all():
+            return "no agent is alive in the first turn"
     return None
 
 
@@ -240,8 +200,7 @@ def _check_mask(entry: GameEntry, options: Mapping[str, Any]) -> str | None:
     return None
 
 
-GameCheck = Callable[[GameEntry, Mapping[str, Any]], str | None]
-CHECKS: tuple[tuple[str, str, GameCheck], ...] = (
+CHECKS: tuple[Check, ...] = (
     ("the spec is valid", "the game cannot be created", _check_spec),
     ("episodes run, with parallel actions and without", "training cannot start", _check_runs),
     ("observations stay in their space", "the agent learns nothing from such an episode", _check_observations),

@@ -75,7 +75,7 @@ class Heartbeats:
     """
 
     def __init__(self, workers: int) -> None:
-        names = ("phase", "turn", "version")
+        names = ("phase", "turn")
         self._fields, size = plan_fields(
             [*((name, (workers, LINE), np.int64) for name in names), ("beat", (workers, LINE), np.float64)]
         )
@@ -87,14 +87,6 @@ class Heartbeats:
         self._fields["turn"].view(self.memory)[worker, 0] = turn
         # On Linux all processes of a machine share the monotonic clock, so the reader can subtract.
         self._fields["beat"].view(self.memory)[worker, 0] = time.monotonic()
-
-    def set_version(self, worker: int, version: int) -> None:
-        """Note the oldest version of weights that a worker plays with."""
-        self._fields["version"].view(self.memory)[worker, 0] = version
-
-    def version(self, worker: int) -> int:
-        """The oldest version of weights that a worker plays with."""
-        return int(self._fields["version"].view(self.memory)[worker, 0])
 
     def seconds_since_beat(self, worker: int) -> float:
         """Seconds since a worker's last heartbeat."""

@@ -7,12 +7,15 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from multiprocessing import forkserver
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
+from remuda.core.capabilities import has_fork_server, has_parent_death_signal, has_shared_memory
 from remuda.core.errors import ConfigError
 from remuda.transport.heartbeat import Limits
 from remuda.transport.shared_memory import SharedMemory
@@ -68,7 +71,7 @@ def main_without_file_hidden() -> Iterator[None]:
 
 def process_context() -> Any:
     """The multiprocessing context: a fork server with everything imported where there is one, else spawn."""
-    method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+    method = "forkserver" if has_fork_server() else "spawn"
     context = multiprocessing.get_context(method)
     if method == "forkserver":
         context.set_forkserver_preload([PRELOAD])
@@ -77,8 +80,8 @@ def process_context() -> Any:
 
 def processes_forbidden() -> str | None:
     """Why worker processes cannot work here, as far as that is known without starting one; None if they may."""
-    if not hasattr(os, "memfd_create"):
-        return "this system has no nameless shared memory (memfd_create)"
+    if not has_shared_memory():
+        return "this system has no shared memory that can be passed on as a descriptor"
     if multiprocessing.current_process().daemon:
         return "this is itself a daemonic process, which may not start others"
     return None
@@ -150,12 +153,22 @@ def _close_fork_server_pipe() -> None:
 
 
 def die_with_parent() -> None:
-    """Have the kernel kill this process when its parent dies, in whatever way that happens.
+    """Have this process end when its parent dies, in whatever way that happens.
 
-    The parent is the process that forked us: the fork server, which itself ends with the first process.
+    To the kernel, the parent is the process that forked us: the fork server, which itself ends with the first process.
     """
-    if sys.platform == "linux":
-        _close_fork_server_pipe()
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() == 1:  # the parent died before prctl, so the kernel will not signal its death any more
-            os._exit(1)
+    _close_fork_server_pipe()
+    if not has_parent_death_signal():
+        threading.Thread(target=_end_with_parent, name="parent watch", daemon=True).start()
+        return
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() == 1:  # the parent died before prctl, so the kernel will not signal its death any more
+        os._exit(1)
+
+
+def _end_with_parent() -> None:
+    """End this process when the pipe that multiprocessing's parent holds is closed, which its death does."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(1)

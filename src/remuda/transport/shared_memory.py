@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import mmap
 import os
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from multiprocessing import reduction
@@ -18,6 +19,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
+
+from remuda.core.capabilities import has_memfd
 
 CACHE_LINE = 64
 """Bytes. Arrays start on cache lines of their own: processes that write neighbouring arrays do not slow each other."""
@@ -55,8 +58,8 @@ class SharedMemory:
     def __init__(self, size: int, fd: int | None = None) -> None:
         """A new block, or with `fd` the block of a descriptor that this object then owns."""
         self.size = size
-        self._fd = -1  # if memfd_create raises, __del__ must find nothing to close
-        self._fd = os.memfd_create("remuda", os.MFD_CLOEXEC) if fd is None else fd
+        self._fd = -1  # if making it raises, __del__ must find nothing to close
+        self._fd = _nameless_memory() if fd is None else fd
         if fd is None:
             os.ftruncate(self._fd, size)
         self.buffer = mmap.mmap(self._fd, size)
@@ -78,6 +81,20 @@ class SharedMemory:
     def __reduce__(self) -> tuple[Any, ...]:
         # While a process is being started, DupFd has the fork server pass a duplicate of the descriptor to it.
         return _attach_duplicate, (reduction.DupFd(self._fd), self.size)
+
+
+def _nameless_memory() -> int:
+    """The descriptor of empty shared memory that has no name, or no longer has one."""
+    if has_memfd():
+        return os.memfd_create("remuda", os.MFD_CLOEXEC)
+    import _posixshmem  # what multiprocessing.shared_memory is made of; that one keeps the name
+
+    # The name exists between these two calls only; O_EXCL raises if another process has the same. macOS allows 31
+    # characters.
+    name = f"/remuda-{os.getpid()}-{time.monotonic_ns() % 10**12}"
+    fd: int = _posixshmem.shm_open(name, os.O_CREAT | os.O_EXCL | os.O_RDWR, mode=0o600)
+    _posixshmem.shm_unlink(name)
+    return fd
 
 
 def _attach_duplicate(duplicate: Any, size: int) -> SharedMemory:

@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remuda.core.errors import WorkerError
-from remuda.core.policy import UNVERSIONED
 from remuda.core.timeline import span
 from remuda.transport.shared_memory import SharedMemory, plan_fields
 
@@ -78,10 +77,6 @@ class WeightStore:
     def newest(self, part: int, first: int, last: int) -> int:
         """The newest version of rows first … last-1, complete or not."""
         return int(self.view(part, "version")[first:last].max())
-
-    def oldest(self) -> int:
-        """The oldest version of any row."""
-        return min((int(self.view(part, "version").min()) for part in self.shapes), default=UNVERSIONED)
 
 
 class WeightReader:

@@ -53,7 +53,9 @@ ENGINES: dict[str, dict[str, Any]] = {
     "free executor": {"engine": "executor"},
     "actor-learner": {"engine": "actor-learner", "n_learners": 2, "log_schedule": "true"},
     "ray": {"engine": "ray", **SURE},
+    "ray with learners": {"engine": "ray", "n_learners": 2, **SURE},
 }
+SLOW = ("vectorized", "actor-learner", "ray", "ray with learners")
 MANY = {"collect": 12, "hand-over": 6, "update": 6, "publish": 6, "save": 6}
 FEW = {"collect": 2, "hand-over": 1, "update": 1, "publish": 1, "save": 1}
 
@@ -181,7 +183,7 @@ def ordeal(
 
 @pytest.mark.parametrize(
     "engine",
-    ["executor", *(pytest.param(name, marks=pytest.mark.slow) for name in ("vectorized", "actor-learner", "ray"))],
+    ["executor", *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)],
 )
 def test_a_little_chaos(tmp_path: Path, undisturbed: Any, books: Any, engine: str) -> None:
     ordeal(tmp_path, undisturbed, books, engine, "iqn", FEW)

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
 import remuda
-from remuda.engines.trainers.processes.schedule import SCHEDULE, split
+from remuda.engines.trainers.processes.schedule import SCHEDULE
+from remuda.engines.trainers.slices import split
 from remuda.runs.failure_log import FAILURES
 from remuda.runs.replay import replay, replay_failure
 

@@ -12,7 +12,7 @@ import remuda
 from remuda.engines.table import ENGINES
 from remuda.games.registry import SHIPPED
 from remuda.learners.iqn.learner import IQN
-from remuda.learners.registry import LEARNERS
+from remuda.learners.registry import SHIPPED_LEARNERS
 from remuda.runs.settings import make_plan
 
 GAMES: dict[str, dict[str, Any]] = {
@@ -44,7 +44,7 @@ def combinations() -> list[Any]:
 
 def test_the_matrix_has_all_games_learners_and_engines() -> None:
     assert set(GAMES) == set(SHIPPED)
-    assert set(LEARNER_OPTIONS) == set(LEARNERS)
+    assert set(LEARNER_OPTIONS) == set(SHIPPED_LEARNERS)
     assert set(ENGINES) == BY_ROUND | FREE
     assert {name for name, engine in ENGINES.items() if engine.free} == FREE
 

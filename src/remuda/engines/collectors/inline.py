@@ -84,6 +84,11 @@ class InlineCollectors(Collectors):
             self.spent.wall += time.perf_counter() - began
         return self._ready.popleft()
 
+    @property
+    def has_more(self) -> bool:
+        """Whether a delivery is there without playing."""
+        return bool(self._ready)
+
     def _play_task(self, task: Task) -> list[Delivery]:
         """Play a task: one delivery, or one per thread if threads share it and one of them fails."""
         parts = self._split(task)

@@ -120,10 +120,6 @@ class LockstepCollectors(PoolCollectors):
             for part, part_rows in rows.items():
                 self.bindings[part].policy.load(part_rows, version)
 
-    def oldest(self) -> int | None:
-        """None: every action is chosen with the weights that were published last."""
-        return None
-
 
 def _window(fragment: Fragment, request: ActionRequest, frames: int) -> NDArray[Any]:
     """The last frames of the requesting agents, (frames, worlds, agents, *obs)."""

@@ -120,11 +120,7 @@ class PoolCollectors(Collectors):
             loads[worker.index] += 1
             task, token = self._queue.popleft(), self.owners.acquire(worker.name)
             self._pending[token] = PendingTask(task, token, worker)
-            if not worker.busy:
-                worker.busy = True
-                # The worker notes the version it plays with when it starts the task. Until then `oldest` must not read
-                # what it played with last: at worst it starts with the oldest weights that are published now.
-                self.worker_pool.heartbeats.set_version(worker.index, self.stores[Purpose.TRAIN].oldest())
+            worker.busy = True
             self.worker_pool.send(worker, PlayTask(token, task))
 
     def recv(self, timeout_s: float) -> Delivery:
@@ -201,11 +197,6 @@ class PoolCollectors(Collectors):
         """Write the rows into shared memory; workers look for new ones before an episode."""
         for part, part_rows in rows.items():
             self.stores[purpose].publish(part, part_rows, version)
-
-    def oldest(self) -> int | None:
-        """The oldest version that a worker plays a training task with."""
-        playing = {pending.worker.index for pending in self._pending.values() if pending.task.purpose is Purpose.TRAIN}
-        return min((self.worker_pool.heartbeats.version(index) for index in playing), default=None)
 
     def memory_bytes(self) -> int:
         """Bytes of all slots."""

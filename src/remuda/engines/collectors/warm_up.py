@@ -102,4 +102,6 @@ def warm_up_without_objects(plan: Plan, spec: GameSpec) -> None:
         stand_in = GameEntry(plan.game, "", Options, lambda options, worlds: ShapeOnlyGame(spec, len(worlds)))
         session.bind(plan.game, stand_in)  # a worker replaces it by the game that its parent sends
         plan = plan.model_copy(update={"options": {}})
+    if any(map(session.is_session_name, (plan.learner, *plan.learners.values()))):
+        plan = plan.model_copy(update={"learner": "random", "learners": {}})
     warm_up_rollouts(plan, spec)

@@ -14,7 +14,7 @@ from remuda.core.failures import format_traceback
 from remuda.core.fragment import Fragment, Purpose
 from remuda.core.game import Game, GameSpec
 from remuda.core.plan import Plan
-from remuda.core.policy import UNVERSIONED, PolicyBinding
+from remuda.core.policy import PolicyBinding
 from remuda.core.rng import Keys
 from remuda.core.timeline import span
 from remuda.engines.collectors.messages import ActionRequest, PlayTask, TaskFailed, TaskPlayed
@@ -121,8 +121,6 @@ class CollectorWorker:
         for part in reader.rows if purpose is not self._loaded else changed:
             self.bindings[part].policy.load(reader.rows[part], reader.versions[part])
         self._loaded = purpose
-        oldest = min((int(versions.min()) for versions in reader.versions.values()), default=UNVERSIONED)
-        self.status.heartbeats.set_version(self.status.index, oldest)
 
 
 class LockstepRollout(Rollout):

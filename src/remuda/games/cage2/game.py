@@ -1,4 +1,4 @@
-"""CAGE 2 as a game: one defender (blue) per world; red and green are scripted.
+"""CAGE 2 as a game: one defender (blue) per world; green is scripted, and red too unless players=both.
 
 `act` stores blue's action. `end` plays the whole step, in the original's order: blue, green, red. Blue's memory, if an
 option needs one, is updated from the bits that blue then sees.
@@ -16,6 +16,17 @@ from remuda.core.game import Game, GameSpec, Group, option_per_world
 from remuda.core.kernels import kernel
 from remuda.core.rng import Keys, below, fold, uniform
 from remuda.core.scene import Scene
+from remuda.games.cage2.attacker import (
+    N_RED_ACTIONS,
+    RED_FEATURES,
+    RED_MEMORY,
+    decode_red,
+    forget_red,
+    red_may,
+    remember_red,
+    write_red_features,
+    write_red_mask,
+)
 from remuda.games.cage2.compact import N_COMPACT
 from remuda.games.cage2.memory import FEATURES, MEMORY, forget, full_action, remember, write_features, write_mask
 from remuda.games.cage2.network import (
@@ -36,6 +47,7 @@ from remuda.games.cage2.red import (
     AGENTS,
     ENTRIES,
     FIRST_ENTRY,
+    LEARNED,
     RED_STATE,
     next_action,
     pick_bit,
@@ -63,7 +75,10 @@ from remuda.games.cage2.workflow import (
 
 WRAPPERS = ("challenge", "challenge2")
 OBSERVATIONS = {"bits": BITS, "memory": FEATURES, "truth": TRUTH_FEATURES}  # how many numbers each has
+BLUE, RED = 0, 1  # groups
+ENTRY_DRAW, PLAYER_DRAW = 0, 1  # draws of an episode's key: B_line's entry, and which red agent plays
 SEES_BITS, SEES_MEMORY, SEES_TRUTH = range(len(OBSERVATIONS))
+ALL_RED = (*AGENTS, "learned")
 HOSTS_LOST, IMPACTS, RESTORES, REMOVES, DECOYS_PLACED = 0, 1, 2, 3, 4
 METRICS = ("hosts_lost", "impacts", "restores", "removes", "decoys")
 ENV_RETURN, ALIGNMENT, FIXES, COMPLIANCE, FIXES_BY_TYPE = range(len(METRICS), len(METRICS) + 5)
@@ -94,7 +109,7 @@ class EpisodeState(NamedTuple):
 class Cage2Rules(NamedTuple):
     """The options as arrays, per world where they may differ."""
 
-    red: NDArray[np.int64]  # (worlds,): a number in AGENTS
+    red: NDArray[np.int64]  # (worlds,): a number in AGENTS, or LEARNED
     green: NDArray[np.bool_]  # (worlds,)
     wrapper: NDArray[np.int64]  # (worlds,): a number in WRAPPERS
     leaderboard: NDArray[np.bool_]  # (worlds,)
@@ -112,9 +127,11 @@ class Cage2(Game):
     def __init__(self, options: Cage2Options, worlds: Sequence[int]) -> None:
         orders = workflow_orders(options)
         blue = blue_group(options, (*METRICS, *WORKFLOW_METRICS) if orders else METRICS)
-        super().__init__(GameSpec("cage2", (blue,), options.steps, options.model_dump()), len(worlds))
+        red = Group("red", options.reds, (RED_FEATURES,), np.float32, N_RED_ACTIONS, low=0, high=1, masked=True)
+        groups = (blue, red) if options.players == "both" else (blue,)
+        super().__init__(GameSpec("cage2", groups, options.steps, options.model_dump()), len(worlds))
         self.rules = Cage2Rules(
-            np.array([AGENTS.index(name) for name in option_per_world(red_agents(options), worlds)]),
+            np.array([ALL_RED.index(name) for name in option_per_world(red_agents(options), worlds)]),
             np.array(option_per_world(options.green, worlds), np.bool_),
             np.array([WRAPPERS.index(name) for name in option_per_world(options.wrapper, worlds)]),
             np.array([name == "leaderboard" for name in option_per_world(options.rules, worlds)], np.bool_),
@@ -133,21 +150,29 @@ class Cage2(Game):
         self.state = np.zeros(count, STATE)
         self.red_state = np.zeros(count, RED_STATE)
         self.memory = np.zeros(count, MEMORY)
+        self.red_memory = np.zeros(count, RED_MEMORY)
+        self.red_actions = np.zeros(count, np.int64)  # of the red player, in worlds that have one
         self.fix_counts = np.zeros(count, FIX_COUNTS)
+        self._ended = [s.terminated if options.horizon == "terminal" else s.truncated for s in self.signals]
         self.episode = EpisodeState(
             keys=np.zeros(count, np.uint64),
             turn=np.zeros(count, np.int64),
             over=self.over,
             score=np.zeros(count, np.int64),
             rewards=signals.rewards,
-            ended=signals.terminated if options.horizon == "terminal" else signals.truncated,
+            ended=self._ended[BLUE],
             metrics=signals.metrics,
             bits=np.zeros((count, BITS), np.uint8),
         )
 
     def reset(self, worlds: NDArray[np.int64], keys: Keys) -> None:
         """Start with a clean network and red on User0."""
-        self.signals[0].clear(worlds)
+        for signals in self.signals:
+            signals.clear(worlds)
+        if self.spec.groups[1:]:
+            players = self.signals[RED].alive
+            players[worlds] = False
+            _draw_players(self.red_memory, self.rules, worlds, keys, players)
         self.fix_counts[worlds] = np.zeros(1, FIX_COUNTS)
         _reset(self.state, self.red_state, self.memory, self.episode, worlds, keys)
 
@@ -155,20 +180,45 @@ class Cage2(Game):
         """Do nothing: all changes happen in `end`."""
 
     def observe(self, group: int, first: int, last: int, out: NDArray[Any]) -> None:
-        """Write blue's table as bits, its memory or the truth, and after it the order of repair if there is one."""
+        """Write blue's table as bits, its memory or the truth, and after it the order of repair if there is one.
+
+        Red sees what it knows.
+        """
+        if group == RED:
+            _observe_red(self.state, self.red_memory, out)
+            return
         _observe(self.state, self.red_state, self.memory, self.rules, out)
 
     def mask(self, group: int, first: int, last: int, out: NDArray[np.bool_]) -> None:
-        """Forbid decoys where none is left."""
-        _mask(self.memory, out)
+        """Forbid blue decoys where none is left, and red what it has not learned of."""
+        if group == RED:
+            _mask_red(self.state, out)
+        else:
+            _mask(self.memory, out)
 
     def act(self, group: int, first: int, last: int, actions: NDArray[np.int64]) -> None:
-        """Store blue's action; `end` carries it out."""
+        """Store the actions; `end` carries them out."""
+        if group == RED:
+            _store_red_action(self.red_actions, self.signals[RED].alive[:, first:last], self.over, actions)
+            return
         _store_action(self.state, self.memory, self.over, self.rules, actions)
 
     def end(self) -> None:
         """Play the step; the last one ends the episode."""
-        _step(self.state, self.red_state, self.memory, self.fix_counts, self.episode, self.rules)
+        if self.spec.groups[1:]:
+            self._play_red()
+        else:
+            _step(self.state, self.red_state, self.memory, self.fix_counts, self.episode, self.rules, self.red_actions)
+
+    def _play_red(self) -> None:
+        """Play the step in which red may be a player: it gains what blue loses."""
+        playing, before = ~self.over, self.episode.score.copy()
+        _step(self.state, self.red_state, self.memory, self.fix_counts, self.episode, self.rules, self.red_actions)
+        red = self.signals[RED]
+        gained = ((before - self.episode.score) / 10.0).astype(np.float32)
+        red.rewards += np.where(red.alive & playing[:, None], gained[:, None], np.float32(0.0))
+        self._ended[RED] |= red.alive & self._ended[BLUE] & playing[:, None]
+        _remember_red(self.state, self.red_memory, playing)
 
     def scene(self, world: int) -> Scene:
         """The network: fill shows the truth, frame what blue believes, marks what happened."""
@@ -183,7 +233,7 @@ class Cage2(Game):
         return draw_text(self.state[world], self._caption(world))
 
     def _caption(self, world: int) -> str:
-        red = AGENTS[self.rules.red[world]]
+        red = ALL_RED[self.rules.red[world]]
         turn, total = self.episode.turn[world], self.episode.score[world] / 10
         return f"red {red}, turn {turn} of {self.rules.steps}, total {total:.1f}"
 
@@ -203,11 +253,50 @@ def _reset(state: Any, red_state: Any, memory: Any, episode: Any, worlds: Any, k
         w = worlds[i]
         start(state[w])
         forget(memory[w])
-        reset_red(red_state[w], FIRST_ENTRY + below(fold(keys[i], 0), 0, ENTRIES))
+        reset_red(red_state[w], FIRST_ENTRY + below(fold(keys[i], 0), ENTRY_DRAW, ENTRIES))
         episode.keys[w] = keys[i]
         episode.turn[w] = 0
         episode.over[w] = False
         episode.score[w] = 0
+
+
+@kernel
+def _draw_players(red_memory: Any, rules: Any, worlds: Any, keys: Any, players: Any) -> None:
+    """Draw which red agent plays the episode in each world that has red players."""
+    for i in range(len(worlds)):
+        w = worlds[i]
+        forget_red(red_memory[w])
+        if rules.red[w] == LEARNED:
+            players[w, below(fold(keys[i], 0), PLAYER_DRAW, players.shape[1])] = True
+
+
+@kernel
+def _observe_red(state: Any, red_memory: Any, out: Any) -> None:
+    for w in range(out.shape[0]):
+        for a in range(out.shape[1]):
+            write_red_features(red_memory[w], state[w], out[w, a])
+
+
+@kernel
+def _mask_red(state: Any, out: Any) -> None:
+    for w in range(out.shape[0]):
+        for a in range(out.shape[1]):
+            write_red_mask(state[w], out[w, a])
+
+
+@kernel
+def _store_red_action(red_actions: Any, alive: Any, over: Any, actions: Any) -> None:
+    for w in range(actions.shape[0]):
+        for a in range(actions.shape[1]):
+            if alive[w, a] and not over[w]:
+                red_actions[w] = actions[w, a]
+
+
+@kernel
+def _remember_red(state: Any, red_memory: Any, playing: Any) -> None:
+    for w in range(len(state)):
+        if playing[w]:
+            remember_red(red_memory[w], state[w])
 
 
 @kernel
@@ -237,13 +326,13 @@ def _store_action(state: Any, memory: Any, over: Any, rules: Any, actions: Any) 
 
 
 @kernel
-def _step(state: Any, red_state: Any, memory: Any, fix_counts: Any, episode: Any, rules: Any) -> None:
+def _step(state: Any, red_state: Any, memory: Any, fix_counts: Any, episode: Any, rules: Any, red: Any) -> None:
     for w in range(episode.turn.shape[0]):
         if episode.over[w]:
             continue
         s = state[w]
         key = fold(episode.keys[w], episode.turn[w] + 1)
-        actions, draws = _choose_actions(s, red_state[w], rules.red[w], rules.green[w], key)
+        actions, draws = _choose_actions(s, red_state[w], rules.red[w], red[w], rules.green[w], key)
         wanted = first_held_type(s, rules.orders[w], rules.workflow) if rules.orders.shape[1] else N_HOST_TYPES
         transition(s, actions, draws, rules.leaderboard[w])
         episode.score[w] -= s.cost
@@ -263,14 +352,17 @@ def _step(state: Any, red_state: Any, memory: Any, fix_counts: Any, episode: Any
 
 
 @kernel
-def _choose_actions(s: Any, m: Any, agent: int, green_acts: bool, key: Any) -> Any:
+def _choose_actions(s: Any, m: Any, agent: int, chosen: Any, green_acts: bool, key: Any) -> Any:
     """The actions of all sides in this turn, and its random outcomes."""
     green = NONE
     if green_acts and uniform(key, GREEN_ACTS) < 0.5:
         green = GREEN_HOSTS[below(key, GREEN_TARGET, len(GREEN_HOSTS))]
-    action, candidates = next_action(agent, m, s)
-    target = pick_bit(candidates, uniform(key, TARGET))
-    record_choice(agent, m, action, target)
+    if agent == LEARNED:
+        action, target = decode_red(chosen if red_may(s, chosen) else 0)
+    else:
+        action, candidates = next_action(agent, m, s)
+        target = pick_bit(candidates, uniform(key, TARGET))
+        record_choice(agent, m, action, target)
     exploit = NONE
     if action == EXPLOIT:
         top = uniform(key, TOP_EXPLOIT) < PREFER_TOP

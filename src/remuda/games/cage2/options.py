@@ -29,7 +29,7 @@ def _order_name(order: Any) -> Any:
     return order
 
 
-RedName = Annotated[Literal["b_line", "meander", "sleep", "mixed"], BeforeValidator(_our_name)]
+RedName = Annotated[Literal["b_line", "meander", "sleep", "mixed", "learned"], BeforeValidator(_our_name)]
 Wrapper = Literal["challenge", "challenge2"]
 RuleSet = Literal["head", "leaderboard"]
 Order = Annotated[str, BeforeValidator(_order_name)]
@@ -41,7 +41,14 @@ class Cage2Options(Options):
     aliases: ClassVar[dict[str, str]] = {"red_agent": "red"}
 
     red: RedName | list[RedName] = Field(
-        "b_line", description="b_line, meander, sleep, or mixed: each world has one of the three; per world"
+        "b_line",
+        description="b_line, meander, sleep, mixed: each world has one of the three, or learned: a player; per world",
+    )
+    players: Literal["blue", "both"] = Field(
+        "blue", description="both: there is a second group `red`, which plays in the worlds with red=learned"
+    )
+    reds: int = Field(
+        1, ge=1, le=64, description="players=both: agents in the group `red`; each episode draws the one that plays"
     )
     green: bool | list[bool] = Field(False, description="whether green users scan hosts now and then; per world")
     steps: int = Field(100, ge=1, description="steps in an episode; the challenge plays 30, 50 and 100")
@@ -86,6 +93,10 @@ class Cage2Options(Options):
                 raise ConfigError(f"{name}=[] is empty: give one value, or one per world")
         if isinstance(self.red, list) and "mixed" in self.red:
             raise ConfigError("red: 'mixed' is already a list of all three; name the red agents one by one")
+        if "learned" in self.red and self.players != "both":
+            raise ConfigError("red=learned needs a red player: say players=both")
+        if self.simulator == "cyborg" and self.players == "both":
+            raise ConfigError("players=both is for simulator=own: red is scripted in the original")
         if self.simulator == "cyborg" and self.observation == "truth":
             raise ConfigError("observation=truth is for simulator=own: the original does not tell what red remembers")
         if isinstance(self.workflow, list) and {ALL, DISTINCT} & {*self.workflow}:

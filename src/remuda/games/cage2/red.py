@@ -39,6 +39,7 @@ from remuda.games.cage2.state import (
 
 B_LINE, MEANDER, ASLEEP = 0, 1, 2
 AGENTS = ("b_line", "meander", "sleep")
+LEARNED = len(AGENTS)  # a player of the group `red` instead of a script
 ENTRY_POINT, GATEWAY = 100, 101  # placeholders: the user host drawn for the episode, and the host it links to
 FIRST_ENTRY, ENTRIES = NAMES.index("User1"), 4
 E2 = NAMES.index("Enterprise2")

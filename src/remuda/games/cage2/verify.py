@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remuda.core.kernels import kernel
+from remuda.games.cage2.attacker import decode_red, encode_red, red_may
 from remuda.games.cage2.network import BRUTE_FORCE, EXPLOITS, NAMES, NO_EXPLOIT, OPTIONS, SUBNETS, action_name
 from remuda.games.cage2.observation import BITS, write_observation
 from remuda.games.cage2.red import (
@@ -45,6 +46,7 @@ from remuda.games.cage2.state import (
 from remuda.games.cage2.traces import INPUTS, OUTPUTS, START, Trace, find_traces, read_trace
 
 CHALLENGE, CHALLENGE2 = 0, 1
+FORBIDDEN = -1  # in place of the predicted action, where a red player may not do what was recorded
 PREDICTED = ("red_action", "red_target", "exploit", "detect", "pe_n")  # recorded inputs that our rules predict
 PREDICTED_SETS = ("red_target", "exploit", "detect")  # of these, a set of possible values
 FIELDS = (*START, *OUTPUTS, *PREDICTED)
@@ -211,6 +213,9 @@ def _replay_step(state: Any, red_state: Any, inputs: Any, agent: int, leaderboar
         s, m = state[w], red_state[w]
         blue, red, target, exploit, detect, position, sessions, green = inputs[w, :8]
         action, candidates = next_action(agent, m, s)
+        choice = encode_red(red, target)  # red is driven as a player of the group `red` would be
+        action = action if red_may(s, choice) else FORBIDDEN
+        red, target = decode_red(choice)
         record_choice(agent, m, red, target)
         options = 0
         if red == EXPLOIT and s.scanned[target]:

@@ -10,23 +10,21 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from remuda.core import rng
-from remuda.core.errors import ConfigError
 from remuda.core.fragment import Fragment
 from remuda.core.game import Group
 from remuda.core.learner import Learner, LearnerContext, State
 from remuda.core.options import Options
 from remuda.core.policy import Policy
+from remuda.core.ranges import true_ranges
 from remuda.core.rng import Keys, Stream
 from remuda.core.timeline import span
+from remuda.learners.capacity import replay_capacity
 from remuda.learners.iqn.network import IQNNetwork, Noise
 from remuda.learners.iqn.options import IQNOptions
 from remuda.learners.iqn.policy import IQNPolicy
 from remuda.learners.replay import ReplayBuffer, TransitionBatch
 from remuda.learners.schedule import schedule
 from remuda.learners.stack import Adam, chunks, init_keys, pad_frame_stacks
-
-MIN_REPLAY_SIZE = 16_384
-"""Smallest default of `replay_size`."""
 
 
 class IQN(Learner):
@@ -39,7 +37,7 @@ class IQN(Learner):
         super().__init__(context, options)
         self.options: IQNOptions = options
         self.network = IQNNetwork(context.group, options, context.precision, context.device)
-        self.replay = ReplayBuffer(context.group, context.agents, self._capacity(), options.frames)
+        self.replay = ReplayBuffer(context.group, context.agents, replay_capacity(context, options), options.frames)
         initial = self.network.initial_rows(init_keys(context.seed, context.agent_numbers))
         self.weights = torch.from_numpy(initial).to(context.device)
         self.target = self.weights.clone()
@@ -50,26 +48,6 @@ class IQN(Learner):
         self._rate = schedule("lr", options.lr, context.agent_numbers)
         self._epsilon = schedule("epsilon", options.epsilon, context.agent_numbers, high=1.0)
         self._gamma = schedule("gamma", options.gamma, context.agent_numbers, high=1.0)
-
-    def _capacity(self) -> int:
-        """Observations to keep per agent. Raises if learning could never start with so few."""
-        options, context = self.options, self.context
-        segment = context.turns + options.frames
-        automatic = max(MIN_REPLAY_SIZE, 4 * context.round_episodes * (context.turns + 1), segment)
-        capacity = automatic if options.replay_size is None else options.replay_size
-        if capacity < segment:
-            raise ConfigError(
-                f"replay_size={capacity} cannot hold one episode of {context.turns} turns: give at least {segment}"
-            )
-        starts = options.learning_starts or options.batch_size
-        holds = capacity // (context.turns + 1) * context.turns
-        if starts > holds:
-            name = "learning_starts" if options.learning_starts else "batch_size"
-            raise ConfigError(
-                f"{name}={starts} is more than replay_size={capacity} holds ({holds} transitions of whole episodes): "
-                f"lower {name} or raise replay_size"
-            )
-        return capacity
 
     @classmethod
     def options_type(cls) -> type[Options]:
@@ -95,7 +73,7 @@ class IQN(Learner):
         made = np.zeros(self.context.agents, np.int64)
         starts = self.options.learning_starts or self.options.batch_size
         ready = self.replay.counts >= starts
-        for start, stop in _true_ranges(ready):
+        for start, stop in true_ranges(ready):
             for low, high in chunks(stop - start, self.network.update_bytes()):
                 first, last = start + low, start + high
                 for i in range(count):
@@ -212,9 +190,3 @@ class IQN(Learner):
     def memory_bytes(self) -> int:
         """Replay buffers, and five times the weights: network, target, two moments of the optimiser, gradient."""
         return self.replay.nbytes + 5 * self.weights.numel() * self.weights.element_size()
-
-
-def _true_ranges(flags: NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """Ranges (first, last), last excluded, in which all flags are true."""
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], flags, [False]]).astype(np.int8)))
-    return [(int(a), int(b)) for a, b in edges.reshape(-1, 2)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -89,7 +90,7 @@ def next_frame_stacks(
     for back in range(frames):
         known = ages >= back
         out[known, frames - 1 - back] = fragment.obs[fragment.before + turns[known] + 1 - back, worlds[known], agent]
-    return out.reshape(len(turns), -1)
+    return out.reshape(len(turns), frames * math.prod(fragment.obs.shape[3:]))
 
 
 @kernel

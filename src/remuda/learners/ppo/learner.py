@@ -242,6 +242,11 @@ class PPO(Learner):
         self.passes += self.options.passes
         self.updates += count
 
+    def planned_steps(self, count: int) -> int:
+        """Its own passes and minibatches."""
+        del count
+        return self.options.passes * self.options.minibatches
+
     def report(self) -> dict[str, NDArray[np.float64]]:
         """Means over the gradient steps of the last round."""
         report, self._report = self._report, self._empty_report()

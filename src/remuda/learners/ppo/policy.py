@@ -39,12 +39,12 @@ class PPOPolicy(StackedPolicy):
             self._fill_probabilities(inputs, low, high, first, probs)
         if inputs.exploration is None:
             actions = np.empty((worlds, agents), np.int64)
-            _sample(probs, inputs.keys, actions)
+            sample(probs, inputs.keys, actions)
         else:
             epsilon = np.full(agents, inputs.exploration)
             actions = explore(probs.argmax(axis=2), epsilon, inputs, self.group.actions)
         log_probs = np.empty((worlds, agents), np.float32)
-        _log_probabilities(probs, actions, log_probs)
+        log_probabilities(probs, actions, log_probs)
         return PolicyOutput(actions, {LOG_PROB: log_probs})
 
     @torch.no_grad()
@@ -62,7 +62,7 @@ class PPOPolicy(StackedPolicy):
 
 
 @kernel
-def _sample(probs: Any, keys: Any, out: Any) -> None:
+def sample(probs: Any, keys: Any, out: Any) -> None:
     """Sample one action per world and agent from `probs` (worlds, agents, actions)."""
     for w in range(out.shape[0]):
         for a in range(out.shape[1]):
@@ -81,7 +81,7 @@ def _sample(probs: Any, keys: Any, out: Any) -> None:
 
 
 @kernel
-def _log_probabilities(probs: Any, actions: Any, out: Any) -> None:
+def log_probabilities(probs: Any, actions: Any, out: Any) -> None:
     """Log-probabilities of the chosen actions, (worlds, agents)."""
     for w in range(out.shape[0]):
         for a in range(out.shape[1]):

@@ -253,14 +253,21 @@ class SimulatedEngine:
         self.machine.add(loop())
 
     def _ray(self) -> None:
-        """As executor, but Ray's own processes do most of what is neither collecting nor learning."""
+        """As executor, or as actor-learner where learners are actors too.
+
+        Ray's own processes do most of what is neither collecting nor learning.
+        """
+        if self.plan.n_learners is not None:
+            self._actor_learner()
+            return
         self._executor()
         self.machine.add(self._other_work_in_background())
 
     def _actor_learner(self) -> None:
         """Workers play; learner processes learn, each a slice of the herd."""
         capacity = self._start_workers(self.workers)
-        learners = min(max(1, self.cores - self.workers + 1), self.agents)
+        asked = self.plan.n_learners
+        learners = min(asked if isinstance(asked, int) else max(1, self.cores - self.workers + 1), self.agents)
 
         def send() -> SimulatedProcess:
             while True:

@@ -4,41 +4,45 @@ from __future__ import annotations
 
 import resource
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from remuda.core import session
-from remuda.core.errors import GameError
-from remuda.core.failures import TaskFailure, format_traceback
-from remuda.core.fragment import Fragment
+from remuda.core.errors import first_line
+from remuda.core.failures import TaskFailure
+from remuda.core.fragment import Fragment, copy_fragment, slice_agents
 from remuda.core.game import GameSpec
 from remuda.core.plan import Plan
 from remuda.core.task import InvalidSample, Task
 from remuda.core.threads import one_thread_each
-from remuda.core.timeline import span
+from remuda.engines.collectors.inline import InlineCollectors
 from remuda.engines.collectors.ray.cluster import require_ray
+from remuda.engines.collectors.ray.remote import Cut
 from remuda.engines.collectors.warm_up import warm_up_rollouts
+from remuda.engines.summary import EpisodeSummary
 from remuda.games.registry import find_game
 from remuda.learners.herd import Part, bind_policy
-from remuda.rollout.cache import RolloutCache
-from remuda.rollout.config import RolloutConfig, empty_fragments
-from remuda.rollout.rollout import Rollout
+from remuda.rollout.config import RolloutConfig
 
 
 @dataclass(frozen=True)
 class TaskResult:
-    """What an actor returns for a task: its fragments, or why there are none."""
+    """What an actor returns for a task: its fragments, references to them, or why there are none."""
 
-    fragments: Sequence[Fragment]
-    failure: TaskFailure | None
-    invalid_samples: Sequence[InvalidSample]
     cpu_s: float
     peak_bytes: int
+    fragments: Sequence[Fragment] = ()
+    references: Sequence[Any] = ()  # to the fragments of each learner, where learners are actors too
+    summaries: Sequence[EpisodeSummary] = ()  # one per group, beside references
+    bytes: int = 0  # of what the references stand for
+    failure: TaskFailure | None = None
+    invalid_samples: Sequence[InvalidSample] = ()
+    weights_lost: str = ""  # why the weights could not be fetched; then nothing was played
 
 
 class RolloutActor:
@@ -56,15 +60,29 @@ class RolloutActor:
     ) -> None:
         sys.path.extend(place for place in path if place not in sys.path)  # to import a user's game
         session.unpack(session_objects)  # after the path is set: they may import modules of the user
-        self.name, self.spec, self.config = name, spec, RolloutConfig.of(plan)
+        self.name = name
         self.bindings = [bind_policy(part, plan, spec, device) for part in parts]
-        self.rollouts = RolloutCache(
-            find_game(plan.game), plan.options, self.config, lambda game: Rollout(game, self.bindings, self.config)
+        threads = actor_threads(plan)
+        # The same as in one process: threads share a task's worlds, and the policies.
+        self._players = InlineCollectors(
+            entry=find_game(plan.game),
+            spec=spec,
+            options=plan.options,
+            bindings=self.bindings,
+            config=RolloutConfig.of(plan),
+            threads=threads,
+            stop=self._before_turn,
         )
+        self._players.start()
+        self._threads = threads
         # What is compiled or loaded on first use would make the first turn look as if the actor hung.
         with suppress(Exception), one_thread_each():
             warm_up_rollouts(plan, spec)
-        self._loaded = -1  # number of the weights that the policies have
+        self._rows = {
+            index: np.zeros_like(self.bindings[index].policy.rows) for index, part in enumerate(parts) if part.learns
+        }  # as the policies have them
+        self._loaded: list[Any] = []  # references of these rows
+        self._version = -1  # of these rows
         self._turns = 0  # begun, in all tasks
         self._turn = 0  # of the current task
 
@@ -77,36 +95,83 @@ class RolloutActor:
 
         It runs in a concurrency group of its own, so it answers while `play` is running.
         """
-        return self._turns, self._turn
+        return self._turns, self._turn // self._threads
 
-    def play(self, task: Task, number: int, version: int, weights: Sequence[Any]) -> TaskResult:
-        """Play a task with the weights of this number, which are fetched unless they are loaded already.
+    def play(self, task: Task, version: int, weights: Sequence[Any], cuts: Sequence[Sequence[Cut]]) -> TaskResult:
+        """Play a task with weights, of which those are fetched that are not loaded already.
 
-        `weights` is a list with one reference. Ray would fetch a bare reference before every call, and one in a list
-        not at all: so they are fetched once per version. An error of the game is part of the result, so that an error
-        that Ray raises is never the game's.
+        `weights` is a list of references. Ray would fetch a bare reference before every call, and one in a list not at
+        all: so each is fetched once. `cuts` says which agents each learner has; without it the fragments are returned.
+        An error of the game is part of the result, so that an error that Ray raises is never the game's.
         """
         torch.set_num_threads(1)  # for this thread: Ray may have built the actor in another one
-        cpu = time.thread_time()
-        if number != self._loaded:
-            for part, rows in require_ray().get(weights[0]).items():
-                self.bindings[part].policy.load(rows, version)
-            self._loaded = number
-        self._turn = -1
-        out = empty_fragments(self.spec, self.bindings, self.config, task)
-        fragments: Sequence[Fragment] = ()
-        invalid_samples: Sequence[InvalidSample] = ()
-        failure = None
+        before = self._players.spent.cpu
         try:
-            rollout = self.rollouts.begin(task)
-            with span("collect"):
-                fragments, invalid_samples = rollout.play(out, self._before_turn), rollout.invalid_samples
-        except GameError as error:
-            self.rollouts.forget(task)
-            failure = TaskFailure.of(task, self.name, error.turn, f"{self.name}: {error}", format_traceback(error), out)
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        return TaskResult(fragments, failure, invalid_samples, time.thread_time() - cpu, peak)
+            self._load(version, weights)
+        except require_ray().exceptions.RayError as error:
+            return TaskResult(0.0, _peak_bytes(), weights_lost=first_line(error))
+        self._turn = -1
+        result = replace(self._play(task), peak_bytes=_peak_bytes())
+        if cuts and result.failure is None:
+            result = self._put(result, cuts)
+        return replace(result, cpu_s=self._players.spent.cpu - before)
+
+    def _play(self, task: Task) -> TaskResult:
+        """Play a task; it fails as a whole if one of the threads fails."""
+        self._players.send(task)
+        deliveries = [self._players.recv(0.0)]
+        while self._players.has_more:
+            deliveries.append(self._players.recv(0.0))
+        failure = next((own.failure for own in deliveries if own.failure is not None), None)
+        if failure is not None:
+            message = f"{self.name}: {failure.message}"
+            return TaskResult(0.0, 0, failure=replace(failure, task=task, worker=self.name, message=message))
+        (delivery,) = deliveries
+        return TaskResult(0.0, 0, delivery.fragments, invalid_samples=delivery.invalid_samples)
+
+    def _load(self, version: int, weights: Sequence[Any]) -> None:
+        """Fetch the rows that moved, and give the policies theirs."""
+        if list(weights) == self._loaded and version == self._version:
+            return
+        before = self._loaded if len(self._loaded) == len(weights) else [None] * len(weights)
+        moved = [new for new, old in zip(weights, before, strict=True) if new != old]
+        self._loaded = []  # while half of them are copied
+        for part, first, rows in (own for pieces in require_ray().get(moved) for own in pieces):
+            self._rows[part][first : first + len(rows)] = rows
+        self._players.publish(self._rows, version)
+        self._loaded, self._version = list(weights), version
+
+    def _put(self, result: TaskResult, cuts: Sequence[Sequence[Cut]]) -> TaskResult:
+        """Put the agents of each learner into this node's store, in an object of their own.
+
+        Ray sends small values that an actor returns to the caller; what is put stays on the node, however small.
+        """
+        references, total = [], 0
+        for own in cuts:
+            pieces = [
+                copy_fragment(slice_agents(result.fragments[group], first, last)) for group, first, last in own
+            ]  # copies: a view would be sent with everything it is a view of
+            total += sum(array_bytes(piece) for piece in pieces)
+            references.append(require_ray().put(pieces))
+        summaries = [EpisodeSummary.of(fragment) for fragment in result.fragments]
+        return replace(result, fragments=(), references=references, summaries=summaries, bytes=total)
 
     def _before_turn(self) -> None:
         self._turns += 1
         self._turn += 1
+
+
+def actor_threads(plan: Plan) -> int:
+    """Threads that play in an actor: as many as the cores it claims."""
+    return max(1, int(plan.actor_cpus))
+
+
+def _peak_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def array_bytes(fragment: Fragment) -> int:
+    """Bytes of all arrays of a fragment."""
+    values = [getattr(fragment, field.name) for field in fields(fragment)]
+    arrays = [value for value in (*values, *fragment.extras.values()) if isinstance(value, np.ndarray)]
+    return sum(array.nbytes for array in arrays)

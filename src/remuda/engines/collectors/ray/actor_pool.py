@@ -21,6 +21,7 @@ from remuda.core.task import Task
 from remuda.core.timeline import span
 from remuda.engines.collectors.ray.actor import TaskResult
 from remuda.engines.collectors.ray.cluster import PROGRESS_GROUP, Cluster, require_ray
+from remuda.engines.collectors.ray.remote import FETCH_LIMIT_S
 from remuda.transport.heartbeat import Limits
 from remuda.transport.worker_pool import MAX_FAILED_RESTARTS, POLL_INTERVAL_S
 
@@ -28,12 +29,6 @@ RESIZE_INTERVAL_S = 2.0
 """Seconds between looks at the size of the cluster: nodes may have joined."""
 PROGRESS_INTERVAL_S = 5.0
 """Seconds between requests for an actor's progress."""
-FETCH_LIMIT_S = 10.0
-"""Longest wait for a result that `ray.wait` reported as ready.
-
-It may be gone again: the node that held it died, or it was moved out of memory. `ray.get` without a limit could then
-wait for ever.
-"""
 RESTART_DELAY_S = 30.0
 """Seconds before an actor that could not start is started again: its node may be unfit, and fail every time."""
 
@@ -43,7 +38,7 @@ class ActorTask:
     """A task that an actor has."""
 
     task: Task
-    version: int  # of the weights it is played with
+    weights: list[Any]  # references of those it is played with
     reference: Any  # to its result
 
 
@@ -89,7 +84,7 @@ class ActorHandle:
 class ActorListener(Protocol):
     """Who gives the actors their tasks."""
 
-    def on_result(self, handle: ActorHandle, task: Task, result: TaskResult) -> None:
+    def on_result(self, handle: ActorHandle, pending: ActorTask, result: TaskResult) -> None:
         """An actor has finished a task."""
 
     def on_task_lost(self, handle: ActorHandle, task: Task, reason: str) -> None:
@@ -123,6 +118,7 @@ class ActorPool:
         self._polled_at = 0.0
         self._started = False
         self._failures = 0  # actors that ended since the last result of any actor
+        self._given_up = 0  # actors whose place a learner has
 
     @property
     def cluster(self) -> Cluster:
@@ -130,9 +126,11 @@ class ActorPool:
         assert self._cluster is not None, "connect() first"
         return self._cluster
 
-    def connect(self, store_bytes: int) -> None:
-        """Join or start the cluster; one of our own gets an object store of this size."""
-        self._cluster = Cluster(self._ray, self._plan, store_bytes)
+    def connect(self, store_bytes: int, learning_agents: int) -> None:
+        """Join or start the cluster, and reserve the learners' places; one of our own gets a store of this size."""
+        self._cluster = Cluster(self._ray, self._plan, store_bytes, learning_agents)
+        if learners := self._cluster.learner_count():
+            self._cluster.reserve(learners)
 
     def start(self) -> None:
         """Start the actors and wait for the first one; in a cluster of our own for all of them."""
@@ -152,8 +150,18 @@ class ActorPool:
         self._say(f"ray: {len(self.handles)} actors, a cluster {where} with {self.cluster.resources()}")
 
     def wanted(self) -> int:
-        """Actors to have: as many as the plan says, or as the cluster has resources for."""
-        return self._plan.n_workers or self.cluster.actor_capacity()
+        """Actors to have: as many as the plan says, or as the cluster has resources for, less those given up."""
+        return max(1, (self._plan.n_workers or self.cluster.actor_capacity()) - self._given_up)
+
+    def give_up_one(self) -> None:
+        """End an actor and start no other in its place, so that a learner finds room."""
+        if len(self.handles) > 1:
+            handle = min(reversed(self.handles), key=lambda handle: len(handle.pending))
+            self._given_up += 1
+            self._say(f"{handle.name} leaves its place to a learner")
+            self.handles.remove(handle)
+            self._kill(handle)
+            self._listener.on_tasks_returned(handle.take_tasks())
 
     def start_missing(self) -> None:
         """Start as many actors as are missing. Ray runs each as soon as a node has the resources for it."""
@@ -222,7 +230,7 @@ class ActorPool:
         handle.progress_at = handle.idle_since = time.monotonic()
         handle.peak_bytes = max(handle.peak_bytes, result.peak_bytes)
         self._failures = 0
-        self._listener.on_result(handle, pending.task, result)
+        self._listener.on_result(handle, pending, result)
 
     def _on_error(self, handle: ActorHandle, error: Any) -> None:
         """Handle an error that Ray raised instead of a value: a bug ends the run, anything else costs the actor."""
@@ -285,9 +293,10 @@ class ActorPool:
             self._say(f"{handle.name} was lost with its node: what it played is played again")
         else:
             self._failures += 1
-            if self._failures > MAX_FAILED_RESTARTS:
+            # A share, not a number: in a run of a thousand actors ten may well fail before one finishes.
+            if self._failures > max(MAX_FAILED_RESTARTS, self.wanted()):
                 raise WorkerError(
-                    f"{handle.name} {reason}; {MAX_FAILED_RESTARTS} actors in a row ended before they finished anything"
+                    f"{handle.name} {reason}; {self._failures} actors in a row ended before they finished anything"
                 )
             self._say(f"{handle.name} {reason}: replaced")
             if tasks:

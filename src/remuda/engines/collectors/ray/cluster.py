@@ -13,7 +13,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,8 @@ as pidfds beforehand, so it can never kill another process that got the same num
 """
 PROGRESS_GROUP = "progress"
 """The concurrency group of an actor's `progress` method: its thread answers while another one plays."""
+SAVE_GROUP = "save"
+"""The concurrency group of a learner that writes its snapshot while it goes on learning."""
 RAY_ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",  # sends no statistics
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # the future default; without it Ray warns about the change
@@ -55,8 +57,10 @@ RAY_ENVIRONMENT = {
 class Cluster:
     """The Ray cluster that a run uses: one that exists, or one of our own on this machine that ends with us."""
 
-    def __init__(self, ray: Any, plan: Plan, store_bytes: int) -> None:
+    def __init__(self, ray: Any, plan: Plan, store_bytes: int, learning_agents: int = 0) -> None:
         """Joins the cluster at `plan.address`, else uses the one this process has joined, else starts one."""
+        self._agents = learning_agents
+        self._bundles: Any = None  # the placement group of the learners
         self._ray, self.plan = ray, plan
         self.address = plan.address or "this process's"
         self.ours = False  # whether we started it
@@ -65,6 +69,8 @@ class Cluster:
         self._cleanup: subprocess.Popen[bytes] | None = None
         wanted = {"CPU": plan.actor_cpus, "GPU": plan.actor_gpus, **plan.actor_resources}
         self.resources_per_actor = {name: amount for name, amount in wanted.items() if amount}
+        claims = {"CPU": plan.learner_cpus, "GPU": plan.learner_gpus}
+        self.resources_per_learner = {name: amount for name, amount in claims.items() if amount}
         for name, value in RAY_ENVIRONMENT.items():
             os.environ.setdefault(name, value)
         with _keep_signal_handlers():
@@ -103,7 +109,7 @@ class Cluster:
             with _loopback_only():
                 self._ray.init(
                     address="local",
-                    num_cpus=max(cores(), math.ceil(workers * self.plan.actor_cpus)),
+                    num_cpus=max(cores(), math.ceil(workers * self.plan.actor_cpus + self._learner_cpus(cores()))),
                     resources={name: amount * workers for name, amount in self.plan.actor_resources.items()},
                     object_store_memory=store_bytes,
                     include_dashboard=False,
@@ -145,14 +151,65 @@ class Cluster:
             max_restarts=0,
         ).remote(*args)  # fmt: skip
 
+    def _learner_cpus(self, cpus: float) -> float:
+        return self.learner_count(cpus) * self.plan.learner_cpus
+
+    def learner_count(self, cpus: float | None = None) -> int:
+        """Learner actors: as many as the plan says, or two thirds of the cores of the cluster; never more than agents.
+
+        (Learning takes 70 to 80 % of the time of the shipped games.)
+        """
+        asked = self.plan.n_learners
+        if asked is None or not self._agents:
+            return 0
+        if isinstance(asked, int):
+            return min(asked, self._agents)
+        total = {"CPU": cpus} if cpus is not None else self._ray.cluster_resources()
+        shares = {"CPU": total.get("CPU", 0.0) * 2 / 3, "GPU": total.get("GPU", 0.0)}
+        counts = [int(shares[name] // amount) for name, amount in self.resources_per_learner.items()]
+        return max(1, min([self._agents, *counts]))
+
+    def reserve(self, learners: int) -> None:
+        """Reserve a place for every learner, spread over the nodes. Ray moves those of a node that dies elsewhere."""
+        if self.resources_per_learner:
+            group = importlib.import_module("ray.util.placement_group")
+            self._bundles = group.placement_group([self.resources_per_learner] * learners, strategy="SPREAD")
+
+    def has_places(self) -> bool:
+        """Whether every learner has a place; not while Ray looks for another one after a node died."""
+        group = importlib.import_module("ray.util.placement_group")
+        return self._bundles is None or group.placement_group_table(self._bundles)["state"] == "CREATED"
+
+    def start_learner(self, kind: type, index: int, *args: Any) -> Any:
+        """Start an actor in place `index`."""
+        strategy: Any = "SPREAD"
+        if self._bundles is not None:
+            strategies = importlib.import_module("ray.util.scheduling_strategies")
+            strategy = strategies.PlacementGroupSchedulingStrategy(self._bundles, placement_group_bundle_index=index)
+        return self._ray.remote(concurrency_groups={PROGRESS_GROUP: 1, SAVE_GROUP: 1})(kind).options(
+            num_cpus=self.plan.learner_cpus,
+            num_gpus=self.plan.learner_gpus,
+            scheduling_strategy=strategy,
+            max_restarts=0,
+        ).remote(*args)  # fmt: skip
+
+    def node_names(self) -> dict[str, str]:
+        """The address of every node, by its id."""
+        return {entry["NodeID"]: entry["NodeManagerAddress"] for entry in self._ray.nodes()}
+
     def resources(self) -> dict[str, float]:
         """The cluster's total of each resource that actors need."""
         total = self._ray.cluster_resources()
         return {name: total.get(name, 0.0) for name in self.resources_per_actor}
 
     def actor_capacity(self) -> int:
-        """Actors that the cluster has resources for, at least one."""
-        counts = (int(total // self.resources_per_actor[name]) for name, total in self.resources().items())
+        """Actors that the cluster has resources for beside the learners, at least one."""
+        learners = self.learner_count()
+        taken = {name: amount * learners for name, amount in self.resources_per_learner.items()}
+        counts = (
+            int((total - taken.get(name, 0.0)) // self.resources_per_actor[name])
+            for name, total in self.resources().items()
+        )
         return max(1, min(counts, default=cores()))
 
     def is_node_alive(self, node: str) -> bool:
@@ -161,6 +218,9 @@ class Cluster:
 
     def close(self) -> None:
         """Leave the cluster, and end it if we started it."""
+        if self._bundles is not None:
+            with suppress(Exception):  # Ray raises many types where the cluster is gone
+                importlib.import_module("ray.util.placement_group").remove_placement_group(self._bundles)
         if self._joined:
             self._ray.shutdown()
         if self._cleanup is not None:

@@ -22,9 +22,10 @@ from remuda.core.plan import Plan
 from remuda.core.task import Task
 from remuda.core.timeline import span
 from remuda.engines.collectors.dispatch import least_loaded, lost_with_worker
-from remuda.engines.collectors.ray.actor import RolloutActor, TaskResult
+from remuda.engines.collectors.ray.actor import RolloutActor, TaskResult, actor_threads
 from remuda.engines.collectors.ray.actor_pool import ActorHandle, ActorPool, ActorTask
 from remuda.engines.collectors.ray.cluster import Cluster, require_ray
+from remuda.engines.collectors.ray.remote import Cut, RemoteFragments, RemoteRows
 from remuda.engines.collectors.task_size import TASKS_PER_WORKER, task_size
 from remuda.engines.interfaces import Collectors, Delivery, RemoteWorker, Rows, TimeSpent
 from remuda.learners.herd import Part, bind_policy
@@ -37,11 +38,11 @@ MIN_STORE_BYTES = 128 << 20
 
 @dataclass(frozen=True)
 class PublishedWeights:
-    """Rows in the object store."""
+    """Rows in object stores."""
 
-    number: int  # counts publications; a version may be published twice, for two purposes
     version: int
-    reference: Any
+    references: list[Any]  # one object, or one per learner
+    rows: RemoteRows | None  # if learners put them
 
 
 class RayCollectors(Collectors):
@@ -64,16 +65,22 @@ class RayCollectors(Collectors):
         self._ray: Any = require_ray()
         self._actors = ActorPool(plan, self, self._start_actor, stop, say)
         self._weights: dict[Purpose, PublishedWeights] = {}
-        self._published = 0
+        self.cuts: list[list[Cut]] = []  # agents of each learner, where learners are actors too
+        self.beside: Callable[[], None] = lambda: None  # called while waiting; the trainers use it
         self._queue: deque[Task] = deque()  # not sent to an actor yet
         self._ready: deque[Delivery] = deque()
-        self._size = task_size(plan, plan.n_workers or cores())
+        self._size = self._task_size(plan.n_workers or cores())
 
     def start(self) -> None:
         """Join or start the cluster, and start the actors."""
-        self._actors.connect(self.memory_bytes())
-        self._size = task_size(self.plan, self._actors.wanted())
+        self._actors.connect(self.memory_bytes(), sum(part.agents for part in self.parts if part.learns))
+        self._size = self._task_size(self._actors.wanted())
         self._actors.start()
+
+    @property
+    def cluster(self) -> Cluster:
+        """The cluster, once `start` was called."""
+        return self._actors.cluster
 
     def _start_actor(self, cluster: Cluster, name: str) -> Any:
         return cluster.start_actor(
@@ -84,6 +91,10 @@ class RayCollectors(Collectors):
     def remote_workers(self) -> Sequence[RemoteWorker]:  # type: ignore[override]
         """The actors, also those that are lost."""
         return list(self._actors.known.values())
+
+    def _task_size(self, actors: int) -> int:
+        """An actor's share of the worlds; at least an episode for each of its threads."""
+        return max(task_size(self.plan, actors), min(actor_threads(self.plan), self.plan.worlds))
 
     def task_episodes(self) -> int:
         """An actor's share of the worlds."""
@@ -105,14 +116,16 @@ class RayCollectors(Collectors):
             handle = least_loaded(available, lambda handle: len(handle.pending), TASKS_PER_WORKER)
             if handle is None:
                 return
+            weights = self._weights[Purpose.TRAIN if self._queue[0].purpose is Purpose.TRAIN else Purpose.EVALUATE]
+            if weights.rows is not None and weights.rows.missing:
+                return  # until the learner that put them is placed again
             task = self._queue.popleft()
-            weights = self._weights[Purpose.TRAIN if task.purpose is Purpose.TRAIN else Purpose.EVALUATE]
             if not handle.pending:
                 handle.progress_at = time.monotonic()
                 self.waited_s += handle.progress_at - handle.idle_since
-            # In a list, so that Ray passes the reference and not the weights; see RolloutActor.play.
-            reference = handle.actor.play.remote(task, weights.number, weights.version, [weights.reference])
-            handle.pending.append(ActorTask(task, weights.version, reference))
+            # In a list, so that Ray passes the references and not the weights; see RolloutActor.play.
+            reference = handle.actor.play.remote(task, weights.version, weights.references, self.cuts)
+            handle.pending.append(ActorTask(task, list(weights.references), reference))
 
     def recv(self, timeout_s: float) -> Delivery:
         """Returns the next finished delivery."""
@@ -121,19 +134,48 @@ class RayCollectors(Collectors):
             if not self._queue and not any(handle.pending for handle in self._actors.handles):
                 raise OrderError("recv() without a task: call send() first")
             self._actors.resize_if_due()
+            self.beside()
             self._dispatch()
             if not self._actors.poll(timeout_s - (time.perf_counter() - began)):
                 raise WorkerError(f"no actor finished a task within {timeout_s:.0f} s")
         self.spent.wall += time.perf_counter() - began
         return self._ready.popleft()
 
-    def on_result(self, handle: ActorHandle, task: Task, result: TaskResult) -> None:
+    def on_result(self, handle: ActorHandle, pending: ActorTask, result: TaskResult) -> None:
         """Deliver what an actor played. The arrays lie in the object store, read-only, until the last view is gone."""
         self.spent.cpu += result.cpu_s
+        if result.weights_lost:
+            for weights in self._weights.values():
+                # Not if they were put again meanwhile, by the replacement of a learner that was lost.
+                if weights.rows is not None and list(weights.references) == pending.weights:
+                    weights.rows.missing.update(range(len(weights.references)))
+            self.on_tasks_returned([pending.task])
+            return
+        fragments = result.fragments
+        if result.references:
+            groups = len(self.spec.groups)
+            fragments = RemoteFragments(list(result.references), groups, self._ray.get, result.bytes)
         self._ready.append(
-            Delivery(task, result.fragments, invalid_samples=result.invalid_samples, failure=result.failure)
+            Delivery(
+                pending.task,
+                fragments,
+                invalid_samples=result.invalid_samples,
+                failure=result.failure,
+                summaries=result.summaries,
+            )
         )
         self._dispatch()
+
+    def make_room(self) -> None:
+        """Give up the place of an actor: a learner has none."""
+        self._actors.give_up_one()
+
+    def forget_tasks(self) -> None:
+        """Forget all tasks; actors finish what they have, and nobody asks for it."""
+        self._queue.clear()
+        self._ready.clear()
+        for handle in self._actors.handles:
+            handle.take_tasks()
 
     def on_task_lost(self, handle: ActorHandle, task: Task, reason: str) -> None:
         """Deliver the failure of what an actor was playing; its actions are lost with its memory."""
@@ -146,15 +188,13 @@ class RayCollectors(Collectors):
         self._dispatch()
 
     def publish(self, rows: Rows, version: int, purpose: Purpose = Purpose.TRAIN) -> None:
-        """Put the rows into the object store, once; tasks sent from now on name them."""
+        """Put the rows into the object store, once, unless learners have; tasks sent from now on name them."""
         with span("publish"):
-            self._published += 1
-            self._weights[purpose] = PublishedWeights(self._published, version, self._ray.put(rows))
-
-    def oldest(self) -> int | None:
-        """The oldest version that a pending training task is or will be played with."""
-        pending = (pending for handle in self._actors.handles for pending in handle.pending)
-        return min((item.version for item in pending if item.task.purpose is Purpose.TRAIN), default=None)
+            if isinstance(rows, RemoteRows):
+                self._weights[purpose] = PublishedWeights(version, rows.references, rows)
+                return
+            pieces = [(part, 0, own) for part, own in rows.items()]
+            self._weights[purpose] = PublishedWeights(version, [self._ray.put(pieces)], None)
 
     def memory_bytes(self) -> int:
         """The size of the object store: deliveries of some rounds, results on their way, and a few versions."""

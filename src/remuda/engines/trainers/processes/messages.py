@@ -9,9 +9,6 @@ from remuda.core.task import Task
 from remuda.engines.interfaces import TimeSpent
 from remuda.transport.slots import SlotToken
 
-AgentSlice = tuple[int, int, int]
-"""Index of a part of the herd, and the range first … last-1 of its agents."""
-
 
 @dataclass(frozen=True)
 class TakeFragments:

@@ -1,4 +1,4 @@
-"""How a herd is split over learner processes, when they publish, and the log of who learned what when."""
+"""When learner processes publish, and the log of who learned what when."""
 
 from __future__ import annotations
 
@@ -8,28 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from remuda.core.plan import Plan
-from remuda.core.ranges import split_evenly
 from remuda.engines.interfaces import RoundPiece
-from remuda.engines.trainers.processes.messages import AgentSlice
-from remuda.learners.herd import Part
+from remuda.engines.trainers.slices import AgentSlice
 
 SCHEDULE = "schedule.jsonl"
 """The file of a run that says who learned what when."""
-
-
-def split(parts: Sequence[Part], learners: int) -> list[list[AgentSlice]]:
-    """The learning agents in balanced slices, one list per process; a slice does not cross two parts."""
-    agents = [(index, agent) for index, part in enumerate(parts) if part.learns for agent in range(part.agents)]
-    result = []
-    for first, last in split_evenly(len(agents), learners):
-        slices: list[AgentSlice] = []
-        for part, agent in agents[first:last]:
-            if slices and slices[-1][0] == part:
-                slices[-1] = (part, slices[-1][1], agent + 1)
-            else:
-                slices.append((part, agent, agent + 1))
-        result.append(slices)
-    return result
 
 
 def batches(plan: Plan, incremental: bool, number: int) -> list[int]:

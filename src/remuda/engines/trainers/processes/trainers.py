@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,10 @@ from remuda.engines.collectors.worker import CollectJob
 from remuda.engines.context import LastState
 from remuda.engines.interfaces import RoundPiece, Rows, TimeSpent, Trainers, Update, with_prefix
 from remuda.engines.trainers.processes import messages
-from remuda.engines.trainers.processes.messages import AgentSlice, RoundLearned
-from remuda.engines.trainers.processes.schedule import ScheduleLog, batches, split
+from remuda.engines.trainers.processes.messages import RoundLearned
+from remuda.engines.trainers.processes.schedule import ScheduleLog, batches
 from remuda.engines.trainers.processes.worker import LearnJob
+from remuda.engines.trainers.slices import split, state_of
 from remuda.learners.herd import make_learner
 from remuda.transport.heartbeat import WorkerExit
 from remuda.transport.shared_memory import recv_arrays, send_arrays
@@ -84,7 +85,7 @@ class ProcessTrainers(Trainers):
 
         The processes make their own, later. One part at a time, so that only one learner's memory is needed.
         """
-        rows: Rows = {}
+        rows: dict[int, NDArray[np.float32]] = {}
         self._steps: dict[int, int] = {}
         self._bytes, self._incremental = 0, False
         for index, part in enumerate(self.parts):
@@ -116,7 +117,7 @@ class ProcessTrainers(Trainers):
         if state is not None:
             for worker, slices in zip(self._workers, self.slices, strict=True):
                 message = messages.RestoreState(self.version, self.version)
-                self._restore_worker(worker, message, self._state_of(slices, state))
+                self._restore_worker(worker, message, state_of(slices, state))
 
     def _restore_worker(self, worker: Worker, message: messages.RestoreState, state: dict[str, NDArray[Any]]) -> None:
         assert worker.connection is not None
@@ -231,7 +232,7 @@ class ProcessTrainers(Trainers):
             return  # it gets its state with the others, in `start`
         plan, taken = self.plan, self._episodes_taken[worker.index]
         rounds = next(number for number in range(self.taken + 1, -1, -1) if plan.episodes_after(number) <= taken)
-        saved, state = self._last_state()
+        saved, state, _ = self._last_state()
         slices = self.slices[self._workers.index(worker)]
         updates = plan.updates_due(taken) - plan.updates_due(plan.episodes_after(saved))
         for part, first, last in slices:
@@ -239,7 +240,7 @@ class ProcessTrainers(Trainers):
             self._lost_updates.append(SkippedUpdates(agents, updates, f"{worker.name} {worker_exit}"))
         unreported = self._rounds_learned[worker.index] < rounds
         message = messages.RestoreState(saved, rounds, taken - plan.episodes_after(rounds), unreported)
-        self._restore_worker(worker, message, self._state_of(slices, state))
+        self._restore_worker(worker, message, state_of(slices, state))
         for piece in self._untaken(worker):
             self._send_piece(worker, piece)
         if self._states is not None and worker.index not in self._states:
@@ -247,14 +248,6 @@ class ProcessTrainers(Trainers):
         self._update_busy(worker)
         if self._schedule is not None:
             self._schedule.discard()  # a replay would make the updates that were lost here
-
-    def _state_of(self, slices: Sequence[AgentSlice], state: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """The rows of one process's slices, each under the index of its slice."""
-        return {
-            f"{index}/{name}": np.ascontiguousarray(array[first:last])
-            for index, (part, first, last) in enumerate(slices)
-            for name, array in with_prefix(state, f"{part}/").items()
-        }
 
     def poll(self, version: int) -> list[Update]:
         """Returns the updates not returned yet, having waited until all slices have learned up to `version`."""

@@ -20,8 +20,8 @@ from remuda.core.rounds import RoundCounter
 from remuda.core.timeline import span
 from remuda.engines.interfaces import TimeSpent, count_lags, with_prefix
 from remuda.engines.trainers.processes import messages
-from remuda.engines.trainers.processes.messages import AgentSlice
 from remuda.engines.trainers.processes.schedule import batches, publications
+from remuda.engines.trainers.slices import AgentSlice
 from remuda.learners.herd import Part, make_learner
 from remuda.rollout.config import RolloutConfig
 from remuda.transport.heartbeat import Phase, WorkerStatus

@@ -1,0 +1,1 @@
+"""Learning in Ray actors, each with a slice of the herd, on any node of the cluster."""

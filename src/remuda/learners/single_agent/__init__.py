@@ -1,0 +1,1 @@
+"""Learners that are written for one agent; a herd is made of them here."""

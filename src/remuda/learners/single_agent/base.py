@@ -1,0 +1,189 @@
+"""What learners for one agent have in common: weights, optimiser, schedules, report and state of the whole herd."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Iterator
+from functools import cache
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from remuda.core.errors import ConfigError
+from remuda.core.game import Group
+from remuda.core.learner import Learner, LearnerContext, State
+from remuda.core.options import Options
+from remuda.learners.schedule import PerAgent, Schedule, schedule
+from remuda.learners.single_agent.module import AgentModule
+from remuda.learners.single_agent.options import SingleAgentOptions
+from remuda.learners.single_agent.stacking import HerdMap
+from remuda.learners.stack import Adam, chunks, init_keys
+
+SHARES = ("gamma", "epsilon")
+"""Per-agent options that are at most 1."""
+LossTerms = Tensor | tuple[Tensor, dict[str, Tensor]]
+"""What `loss` returns: one number, or that and metrics by name."""
+
+
+def agent_module(learner: type[SingleAgentLearner], group: Group, options: Any) -> AgentModule:
+    """The network that a learner makes for an agent of this group."""
+    example = torch.zeros((2, options.frames, *group.obs_shape))
+    return AgentModule(learner.__name__, lambda: learner.network(group, options), example)
+
+
+class SingleAgentLearner(Learner):
+    """A learner whose author writes a network and a loss for one agent; agents never meet in them."""
+
+    options_class: ClassVar[type[SingleAgentOptions]]
+    """The class of the options; a subclass adds its own fields to it."""
+    metrics: tuple[str, ...] = ("loss", "grad_norm")
+
+    def __init__(self, context: LearnerContext, options: Any) -> None:
+        super().__init__(context, options)
+        self.module = agent_module(type(self), context.group, options)
+        initial = self.module.initial_rows(init_keys(context.seed, context.agent_numbers))
+        self.weights = torch.from_numpy(initial).to(context.device)
+        self.adam = Adam(self.weights)
+        self.updates = 0  # due so far, also those that an agent did not make: the clock of schedules and random streams
+        self.steps = np.zeros(context.agents, np.int64)
+        self._schedules = _schedules(options, context.agent_numbers)
+        self._gradients = HerdMap(self._gradient, self._stackable_gradient, options.stack)
+        self._reset_sums()
+
+    @staticmethod
+    @abstractmethod
+    def network(group: Group, options: Any) -> nn.Module:
+        """A new network for one agent of the group. Its input is (rows, frames, *group.obs_shape), float32."""
+
+    @classmethod
+    def options_type(cls) -> type[Options]:
+        """`options_class`."""
+        return cls.options_class
+
+    @abstractmethod
+    def _loss(self, nets: list[nn.Module], batch: Any, options: Any) -> LossTerms:
+        """The user's loss."""
+
+    @property
+    def stacking(self) -> str:
+        """Whether agents are computed together, and if not, why."""
+        return f"one by one ({self._gradients.reason})" if self._gradients.reason else "stacked by torch.func"
+
+    def _gradient(self, rows: tuple[Tensor, ...], batch: Any, values: dict[str, Tensor]) -> Any:
+        """Gradient, loss and metrics of one agent; `rows` are its weights and, where there is one, its target's."""
+        own = rows[0].detach().requires_grad_()
+        terms = self._terms((own, *rows[1:]), batch, values)
+        (gradient,) = torch.autograd.grad(terms["loss"], own)
+        return gradient, {name: term.detach() for name, term in terms.items()}
+
+    def _stackable_gradient(self, rows: tuple[Tensor, ...], batch: Any, values: dict[str, Tensor]) -> Any:
+        """`_gradient` in the form that `torch.func.vmap` takes."""
+
+        def loss(own: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+            terms = self._terms((own, *rows[1:]), batch, values)
+            return terms["loss"], {name: term.detach() for name, term in terms.items()}
+
+        return torch.func.grad(loss, has_aux=True)(rows[0])
+
+    def _terms(self, rows: tuple[Tensor, ...], batch: Any, values: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The loss and the metrics of one agent, by name."""
+        options = SimpleNamespace(**{**dict(self.options), **values})
+
+        def loss(*arguments: Any) -> LossTerms:
+            return self._loss(list(arguments[:-1]), arguments[-1], options)
+
+        with autocast(self.context.precision, self.context.device):
+            found = self.module.call(loss, rows, batch)
+        total, metrics = found if isinstance(found, tuple) else (found, {})
+        if not isinstance(total, Tensor) or total.shape != ():
+            shape = tuple(total.shape) if isinstance(total, Tensor) else type(total).__name__
+            raise ConfigError(
+                f"the loss of {type(self).__name__} should be one number, a tensor of shape (), not {shape}"
+            )
+        if {*metrics, "loss", "grad_norm"} != {*self._computed}:
+            raise ConfigError(f"{type(self).__name__}.metrics is {self.metrics}, but loss() returns {sorted(metrics)}")
+        return {"loss": total.float(), **{name: torch.as_tensor(value).float() for name, value in metrics.items()}}
+
+    @property
+    def _computed(self) -> tuple[str, ...]:
+        """Metrics that come from the loss."""
+        return self.metrics
+
+    def _step(self, first: int, last: int, rows: tuple[Tensor, ...], batch: Any, clock: int) -> NDArray[np.bool_]:
+        """One gradient step for agents first … last-1; returns which of them made it, (last-first,)."""
+        now = {name: own.at(clock, self.context.total_updates)[first:last] for name, own in self._schedules.items()}
+        values = {name: torch.from_numpy(own.astype(np.float32)).to(self.weights.device) for name, own in now.items()}
+        gradients, terms = self._gradients(rows, batch, values)
+        with torch.no_grad():
+            terms["grad_norm"] = self.adam.step(first, last, gradients, now["lr"], self.options.grad_clip)
+        made: NDArray[np.bool_] = torch.isfinite(terms["grad_norm"]).cpu().numpy()
+        for name, term in terms.items():
+            self._sums[name][first:last] += np.where(made, term.cpu().numpy(), 0.0)
+        self._made[first:last] += made
+        self.steps[first:last] += made
+        return made
+
+    def _chunks(self, agents: int, rows: int) -> Iterator[tuple[int, int]]:
+        """Ranges of agents whose activations for so many rows fit into the cache together."""
+        return chunks(agents, activation_bytes(self.module, rows))
+
+    def report(self) -> dict[str, NDArray[np.float64]]:
+        """Means over the gradient steps since the last report."""
+        each = np.where(self._made > 0, self._made, np.nan)
+        result = {name: sums / each for name, sums in self._sums.items()}
+        self._reset_sums()
+        return result
+
+    def _reset_sums(self) -> None:
+        self._sums = {name: np.zeros(self.context.agents) for name in self._computed}
+        self._made = np.zeros(self.context.agents, np.int64)
+
+    def state(self) -> State:
+        """Weights, optimiser and counters."""
+        return {
+            **self.adam.state(),
+            "steps": self.steps,
+            "updates": np.full(self.context.agents, self.updates, np.int64),
+        }
+
+    def restore(self, state: State) -> None:
+        """Become equal to the learner that `state` came from."""
+        self.check_state(state)
+        self.adam.restore(state)
+        self.steps[:] = state["steps"]
+        self.updates = int(state["updates"][0])
+
+
+def _schedules(options: Any, agent_numbers: NDArray[np.int64]) -> dict[str, Schedule]:
+    """The per-agent options, by name: those declared with the type `PerAgent`, there or in a class above."""
+    declared = [own.model_fields for own in type(options).__mro__ if issubclass(own, Options)]
+    names = [
+        name
+        for name in type(options).model_fields
+        if any(name in fields and fields[name].annotation == PerAgent for fields in declared)
+    ]
+    return {
+        name: schedule(name, getattr(options, name), agent_numbers, high=1.0 if name in SHARES else math.inf)
+        for name in names
+    }
+
+
+def activation_bytes(module: AgentModule, rows: int) -> int:
+    """About how many bytes the activations of one agent take: every layer has a bias as wide as its output."""
+    widths = sum(entry.size for entry in module.layout.entries if len(entry.shape) == 1)
+    return 4 * 4 * rows * widths
+
+
+@cache
+def _device_type(device: str) -> str:
+    return torch.device(device).type
+
+
+def autocast(precision: str, device: str) -> torch.autocast:
+    """Where matrix products are computed in bf16, if that is the precision."""
+    return torch.autocast(_device_type(device), torch.bfloat16, enabled=precision == "bf16", cache_enabled=False)

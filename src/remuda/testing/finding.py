@@ -1,0 +1,60 @@
+"""Findings: what a conformance suite says about each promise."""
+
+from __future__ import annotations
+
+import bdb
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from remuda.core.errors import RemudaError
+
+Check = tuple[str, str, Callable[..., str | None]]
+"""A promise, what breaking it means for training, and a function that returns what is wrong."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One promise: whether it holds, and what it means for training if it does not."""
+
+    promise: str
+    problem: str | None
+    meaning: str
+
+    @property
+    def good(self) -> bool:
+        """Whether the promise holds."""
+        return self.problem is None
+
+
+def findings(checks: Sequence[Check], *subject: Any, necessary: int) -> list[Finding]:
+    """Run every check on the subject; what the user's code raises becomes a finding.
+
+    If one of the first `necessary` checks fails, the others would only repeat its problem: they are left out.
+    """
+    found: list[Finding] = []
+    for number, (promise, meaning, test) in enumerate(checks):
+        problem = None
+        try:
+            problem = test(*subject)
+        except RemudaError as error:
+            problem = _shorten(str(error))
+        except bdb.BdbQuit:  # from a breakpoint
+            raise
+        except Exception as error:  # the user's code may raise anything
+            problem = _shorten(f"raised {type(error).__name__}: {error}")
+        found.append(Finding(promise, problem, meaning))
+        if problem is not None and number < necessary:
+            break
+    return found
+
+
+def _shorten(message: str) -> str:
+    """A message without colours and repeated lines: numba says where a type error is once for each calling function."""
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", message).splitlines()
+    if "nopython" not in message:
+        return "\n".join(lines)
+    place = re.compile(r"^(Failed in nopython|During: |\s*\^?$)")
+    told = list(dict.fromkeys(line for line in lines[1:] if not place.match(line)))
+    return "\n     ".join([lines[0], *told[:4]])
