@@ -68,6 +68,8 @@ def compare(
 def _print_comparison(shown: Any) -> None:
     from remuda.studies.compare.page import tables
 
+    if shown.disturbance:
+        print(f"warning: {shown.disturbance}; measure again when it is idle")
     for table in tables(shown):
         Console(markup=False).print(table)
     if shown.ideal is not None:

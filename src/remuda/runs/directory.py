@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import stat
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 from remuda.core import session
 from remuda.core.errors import CheckpointError, ConfigError, RunError, first_line
 from remuda.core.game import GameSpec, Group
+from remuda.core.json_text import to_json
 from remuda.core.learner import COUNTERS
 from remuda.core.plan import Plan
 from remuda.core.policy import Policy
@@ -32,6 +32,7 @@ from remuda.runs.settings import complete, spec_of
 from remuda.runs.trust import check_trust
 from remuda.runs.zoo import FOLDER, is_zoo_name, zoo_path
 
+__all__ = ["CONFIG", "RESULT", "RunDirectory", "to_json"]
 T = TypeVar("T")
 CONFIG = "config.yaml"
 RESULT = "result.json"
@@ -251,16 +252,3 @@ def _neither_file_nor_directory(folder: Path) -> Path | None:
                 if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
                     return path
     return None
-
-
-def to_json(value: Any, indent: int | None = None) -> str:
-    """Standard JSON: values that are not finite become null."""
-
-    def plain(item: Any) -> Any:
-        if isinstance(item, dict):
-            return {key: plain(own) for key, own in item.items()}
-        if isinstance(item, list | tuple):
-            return [plain(own) for own in item]
-        return None if isinstance(item, float) and not math.isfinite(item) else item
-
-    return json.dumps(plain(value), indent=indent, allow_nan=False)

@@ -106,9 +106,13 @@ class PettingZooWorld(World):
             self._last_state = self.env.state()
         return self._last_state
 
+    def draws(self) -> bool:
+        """Whether the environment was made with render_mode=rgb_array."""
+        return getattr(self.env, "render_mode", None) == "rgb_array"
+
     def render(self) -> NDArray[np.uint8] | None:
-        """The environment's picture, if it was made with render_mode=rgb_array."""
-        return self.env.render() if getattr(self.env, "render_mode", None) == "rgb_array" else None
+        """The environment's picture, if it draws any."""
+        return self.env.render() if self.draws() else None
 
 
 class ParallelWorld(PettingZooWorld):
