@@ -58,6 +58,8 @@ def _groups(name: str, env: Any) -> tuple[tuple[Group, ...], list[PettingZooAgen
             shape,
             dtype,
             masked=masked,
+            low=min(agent.inputs.low for agent in agents),
+            high=max(agent.inputs.high for agent in agents),
             action_space=agents[0].actions.declared,
             **shown,
         )
@@ -117,7 +119,8 @@ class ParallelWorld(PettingZooWorld):
 
     def reset(self, seed: int) -> None:
         """Begin an episode."""
-        self.last_obs, self.infos = self.env.reset(seed=seed)
+        obs, self.infos = self.env.reset(seed=seed)
+        self.last_obs = dict(obs)  # a copy: the environment may keep the one that it gave us
         self.actions: dict[str, Any] = {}
         self._update_alive()
 
