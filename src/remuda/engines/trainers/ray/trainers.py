@@ -391,7 +391,7 @@ class RayTrainers(Trainers):
                 return facts
             except self._ray.exceptions.RayError as error:
                 self._pool.replace(handle, f"was lost ({first_line(error)})")
-                self._look()  # raises if its rounds are lost: the replacement has learned nothing, and must not be saved
+                self._look()  # raises if its rounds are lost: the replacement has learned nothing
                 while handle.calls:
                     self._pool.poll(0.05)
                     self._look()
