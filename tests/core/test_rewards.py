@@ -11,7 +11,8 @@ import pytest
 import remuda
 from remuda.core.errors import ConfigError
 from remuda.core.game import make_game
-from remuda.core.rewards import RewardOptions, transform
+from remuda.core.reward_kernel import transform
+from remuda.core.rewards import RewardOptions
 from remuda.games.registry import find_game
 from remuda.runs.settings import make_plan
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from remuda.core.errors import ConfigError, GameError
-from remuda.core.rewards import GAME_RETURN, REWARD, RewardOptions, transform
+from remuda.core.rewards import GAME_RETURN, REWARD, RewardOptions
 from remuda.core.spaces import array_of, check_action_space, choices_of, count_of, discrete
 
 if TYPE_CHECKING:
@@ -275,6 +275,8 @@ class TransformedGame(Game):
         self._pay(self._played & self.game.over)
 
     def _pay(self, due: NDArray[np.bool_]) -> None:
+        from remuda.core.reward_kernel import transform  # with numba: a second, which most runs do without
+
         worlds = np.flatnonzero(due)
         rewards = np.concatenate([inner.rewards[worlds] for inner in self.game.signals], axis=1).astype(np.float64)
         received = np.zeros(rewards.shape)

@@ -16,15 +16,13 @@ With r the rewards of a turn and N agents, agent i receives
 
 from __future__ import annotations
 
-import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
 from remuda.core.errors import ConfigError
-from remuda.core.kernels import kernel
 from remuda.core.options import Options
 
 REWARD = "reward"
@@ -75,29 +73,3 @@ class RewardRules(NamedTuple):
     inequity_alpha: NDArray[np.float64]
     inequity_beta: NDArray[np.float64]
     inequity_decay: NDArray[np.float64]
-
-
-@kernel
-def transform(rewards: Any, compared: Any, rules: Any, out: Any) -> None:
-    """Transform the rewards of a turn, (worlds, agents). Scalar code: the bits must not depend on how many worlds."""
-    worlds, agents = rewards.shape
-    for w in range(worlds):
-        total = 0.0
-        for i in range(agents):
-            total += rewards[w, i]
-            compared[w, i] = rules.inequity_decay[i] * compared[w, i] + rewards[w, i]
-        for i in range(agents):
-            own = rewards[w, i]
-            others = (total - own) / (agents - 1) if agents > 1 else 0.0
-            mixed = rules.selfishness[i] * own + (1 - rules.selfishness[i]) * others
-            received = (1 - rules.team[i]) * mixed + rules.team[i] * total
-            if rules.svo_weight[i] != 0:
-                angle = math.atan2(others, own)
-                received -= rules.svo_weight[i] * abs(math.radians(rules.svo_angle[i]) - angle)
-            more, less = 0.0, 0.0
-            for j in range(agents):
-                more += max(compared[w, j] - compared[w, i], 0.0)
-                less += max(compared[w, i] - compared[w, j], 0.0)
-            if agents > 1:
-                received -= (rules.inequity_alpha[i] * more + rules.inequity_beta[i] * less) / (agents - 1)
-            out[w, i] = received
