@@ -268,4 +268,4 @@ def test_a_directory_without_a_study_is_refused(tmp_path: Path) -> None:
 )
 def test_our_own_studies_can_be_run(path: Path) -> None:
     design = Design.of(read_design(path))
-    assert len(design.options.seed_list) >= 10
+    assert len(design.options.seed_list) > 1
