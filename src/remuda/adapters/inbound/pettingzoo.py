@@ -58,6 +58,8 @@ def _groups(name: str, env: Any) -> tuple[tuple[Group, ...], list[PettingZooAgen
             shape,
             dtype,
             masked=masked,
+            low=min(agent.inputs.low for agent in agents),
+            high=max(agent.inputs.high for agent in agents),
             action_space=agents[0].actions.declared,
             **shown,
         )
@@ -103,9 +105,13 @@ class PettingZooWorld(World):
             self._last_state = self.env.state()
         return self._last_state
 
+    def draws(self) -> bool:
+        """Whether the environment was made with render_mode=rgb_array."""
+        return getattr(self.env, "render_mode", None) == "rgb_array"
+
     def render(self) -> NDArray[np.uint8] | None:
-        """The environment's picture, if it was made with render_mode=rgb_array."""
-        return self.env.render() if getattr(self.env, "render_mode", None) == "rgb_array" else None
+        """The environment's picture, if it draws any."""
+        return self.env.render() if self.draws() else None
 
 
 class ParallelWorld(PettingZooWorld):
@@ -113,7 +119,8 @@ class ParallelWorld(PettingZooWorld):
 
     def reset(self, seed: int) -> None:
         """Begin an episode."""
-        self.last_obs, self.infos = self.env.reset(seed=seed)
+        obs, self.infos = self.env.reset(seed=seed)
+        self.last_obs = dict(obs)  # a copy: the environment may keep the one that it gave us
         self.actions: dict[str, Any] = {}
         self._update_alive()
 
