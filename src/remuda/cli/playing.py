@@ -46,7 +46,7 @@ def evaluate(
     table = Table(*header)
     for row in rows:
         table.add_row(*row)
-    Console().print(table)
+    Console(markup=False).print(table)
     print(scores.headline())
 
 

@@ -114,7 +114,7 @@ def conclude(run: Run, as_json: bool) -> None:
 
 def _print_result(run: Run) -> None:
     result = run.result
-    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    console = Console(stderr=True, highlight=False, soft_wrap=True, markup=False)
     first, last = result["first_mean_return"], result["mean_return"]
     if first is not None:
         console.print(f"total return: {sum(first):.1f} in the first tenth, {sum(last):.1f} in the last")

@@ -246,13 +246,15 @@ class Recorder:
 
     def _rows(self, round_: int, totals: EpisodeTotals) -> list[Row]:
         rows: list[Row] = []
+        # Rounds that were collected and not learned yet (lag 1) belong to the episodes of this row, too.
+        steps = self.steps + sum(own.steps for number, own in self._totals.items() if number <= round_)
         players = [part.player for part in self.parts for _ in range(part.agents)]
         for g, group in enumerate(self.spec.groups):
             for agent in range(group.size):
                 row: Row = {
                     "round": round_,
                     "episodes": self.plan.episodes_after(round_),
-                    "agent_steps": self.steps,
+                    "agent_steps": steps,
                     "wall_s": self.wall_s,
                     "group": group.name,
                     "agent": len(rows),

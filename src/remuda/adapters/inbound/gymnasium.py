@@ -24,9 +24,8 @@ def build(name: str, env: Any, make: Callable[[], Any], turns: int | None, world
     inputs, actions = FlatSpace(env.observation_space, name), count_actions(env.action_space, name)
     obs, info = env.reset(seed=0)
     masked = mask_of(obs, info) is not None
-    spec = GameSpec(
-        name, (Group("all", agents, inputs.shape, inputs.dtype, actions, masked=masked),), turns or max_turns_of(env)
-    )
+    group = Group("all", agents, inputs.shape, inputs.dtype, actions, low=inputs.low, high=inputs.high, masked=masked)
+    spec = GameSpec(name, (group,), turns or max_turns_of(env))
     envs = iter([env, *(make() for _ in range(worlds * agents - 1))])
     return SimulatorGame(spec, [GymnasiumWorld([next(envs) for _ in range(agents)], inputs) for _ in range(worlds)])
 

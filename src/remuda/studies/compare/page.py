@@ -13,6 +13,7 @@ from rich.table import Table
 
 from remuda.engines.table import ENGINES
 from remuda.runs.directory import to_json
+from remuda.runs.storage import storage_errors
 from remuda.studies.compare.measure import VariantMeasurements
 from remuda.studies.compare.recommend import Recommendation, time_for
 from remuda.studies.html import BLUE, GREEN, GREY, INK, ORANGE, RED, figure, note, page, svg, table, warning
@@ -49,9 +50,11 @@ class Comparison:
     def write(self, html_file: Path | str | None = None, json_file: Path | str | None = None) -> None:
         """Write the page with tables and pictures, and every figure as JSON."""
         if html_file is not None:
-            Path(html_file).write_text(html(self), encoding="utf-8")
+            with storage_errors(Path(html_file)):
+                Path(html_file).write_text(html(self), encoding="utf-8")
         if json_file is not None:
-            Path(json_file).write_text(to_json(as_json(self), indent=1), encoding="utf-8")
+            with storage_errors(Path(json_file)):
+                Path(json_file).write_text(to_json(as_json(self), indent=1), encoding="utf-8")
 
     def __repr__(self) -> str:
         lines = [f"{line.situation}: {line.use}, because {line.reason}" for line in self.recommendations]
