@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup train test test-promises test-slow check format bench docs clean
+.PHONY: browser setup train test test-promises test-slow check format bench docs clean
 
 setup: $(READY)
 
@@ -21,13 +21,19 @@ train: setup
 test: setup
 	$(BIN)/pytest -m "not slow and not promise"
 
-# The promises in full: matrix, resume, faults and short chaos, Ray, adapters, hostile files.
-test-promises: setup
+# The promises in full: matrix, resume, faults and short chaos, Ray, adapters, hostile files, the board in a browser.
+test-promises: setup browser
 	$(BIN)/pytest -m "promise and not slow"
 
 # Everything, with the slow ones.
 test-slow: setup
 	$(BIN)/pytest
+
+# Chromium for the tests of the board: the system's, or else one from the package manager.
+browser:
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || \
+		{ apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core; } || \
+		echo "Chromium could not be installed: install it, or the tests of the board fail" >&2
 
 check: setup
 	$(BIN)/ruff format --check .

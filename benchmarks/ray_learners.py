@@ -10,7 +10,7 @@ from typing import Any
 
 import remuda
 from benchmarks.harness import machine
-from benchmarks.sleepers import LEARNER, UPDATE_S
+from benchmarks.sleepers import UPDATE_S, SleepingLearner
 
 AGENTS, WORLDS, ROUNDS = 64, 8, 12
 COUNTS = (1, 2, 4, 8, 16)
@@ -32,7 +32,7 @@ def measure(learners: int, rounds: int) -> tuple[float, float]:
 
     with tempfile.TemporaryDirectory() as folder:
         remuda.train(
-            "benchmarks.sleepers:SLEEPERS", out=f"{folder}/run", quiet=True, callbacks=[note], learner=LEARNER,
+            "benchmarks.sleepers:SLEEPERS", out=f"{folder}/run", quiet=True, callbacks=[note], learner=SleepingLearner,
             agents=AGENTS, worlds=WORLDS, total_episodes=WORLDS * rounds, engine="ray", n_workers=2,
             n_learners=learners, deterministic=True, lag=1, evaluate_episodes=1, pictures=False, device="cpu",
             checkpoint_every=10**6, start_limit_s=1200,

@@ -11,12 +11,10 @@ from pydantic import Field
 from remuda.core.game import GameEntry, Group
 from remuda.core.options import Options
 from remuda.learners.ppo.learner import PPO
-from remuda.learners.registry import LEARNERS
 from remuda.testing.odd_games import OddGame
 
 UPDATE_S = 0.05
 """Seconds that an update sleeps for each agent."""
-LEARNER = "sleeping"
 
 
 class SleepOptions(Options):
@@ -50,4 +48,3 @@ class SleepingLearner(PPO):
 
 
 SLEEPERS = GameEntry("sleepers", "Sleeps.", SleepOptions, Sleepers)
-LEARNERS[LEARNER] = SleepingLearner  # every process that imports the game knows the learner

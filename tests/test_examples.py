@@ -221,7 +221,7 @@ def test_the_commands_of_the_page_run(cli: Any, capsys: pytest.CaptureFixture[st
         _, command, *words = shlex.split(line)
         smaller = [f"{name}={value}" for name, value in SMALL.items()] if command == "train" else []
         fewer = ["--episodes", "4"] if command == "evaluate" else []
-        slower = ["--delay", "0"] if "--terminal" in words else []
+        slower = ["--speed", "1000"] if "--terminal" in words else []
         done = cli(command, *words, *smaller, *fewer, *slower)
         assert done.code == 0, (line, done)
     with Image.open("commons.gif") as film:

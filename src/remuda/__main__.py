@@ -1,5 +1,11 @@
 """`python -m remuda` is the command line."""
 
-from remuda.cli.main import main
+import sys
 
-main()
+try:
+    from remuda.cli.main import main
+
+    main()
+except KeyboardInterrupt:  # while modules are imported
+    print("stopped by Ctrl-C; there was nothing to save", file=sys.stderr)
+    sys.exit(130)

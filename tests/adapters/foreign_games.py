@@ -98,3 +98,53 @@ def out_of_turn() -> Any:
                 self.agent_selection = self.order[self.moves]
 
     return OutOfTurn()
+
+
+def outside(value: float = 3.0) -> Any:
+    """An environment whose observations leave their Box in the second turn."""
+    import gymnasium
+
+    class Outside(gymnasium.Env[Any, int]):
+        observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
+        action_space = gymnasium.spaces.Discrete(2)
+        turn = 0
+
+        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+            super().reset(seed=seed)
+            self.turn = 0
+            return self.np_random.random(2).astype(np.float32), {}
+
+        def step(self, action: int) -> Any:
+            self.turn += 1
+            return np.full(2, value if self.turn == 2 else 0.5, np.float32), 1.0, False, self.turn == 4, {}
+
+    return Outside()
+
+
+def keeps_its_dict() -> Any:
+    """A parallel environment that returns the dict it counts with from `reset`, as it may."""
+    import gymnasium
+    from pettingzoo import ParallelEnv
+
+    class Keeps(ParallelEnv[str, Any, int]):
+        metadata: dict[str, Any] = {"name": "keeps"}  # noqa: RUF012
+        possible_agents = ["a"]  # noqa: RUF012
+
+        def observation_space(self, agent: str) -> Any:
+            return gymnasium.spaces.Box(0, 1000, (1,), np.float32)
+
+        def action_space(self, agent: str) -> Any:
+            return gymnasium.spaces.Discrete(2)
+
+        def reset(self, seed: int | None = None, options: Any = None) -> Any:
+            self.agents, self.turn = ["a"], 0
+            self.kept = {"a": np.ones(1, np.float32)}
+            return self.kept, {}
+
+        def step(self, actions: Any) -> Any:
+            self.turn += 1
+            reward, over = {"a": float(self.kept["a"][0])}, {"a": self.turn == 5}
+            self.agents = [] if over["a"] else ["a"]
+            return {"a": np.full(1, 100.0, np.float32)}, reward, over, {"a": False}, {"a": {}}
+
+    return Keeps()

@@ -255,3 +255,16 @@ def test_a_script_without_its_main_guard_gets_one_sentence_at_the_end(tmp_path: 
     assert "forkserver.py" not in done.stderr
     assert done.stdout.splitlines() == ["the script runs"]
     assert not (tmp_path / "run").exists()
+
+
+def test_what_an_environment_hands_out_is_never_written(tmp_path: Path) -> None:
+    scores = remuda.evaluate(f"{HERE}:keeps_its_dict", 2, learner="random")
+    assert scores.returns.tolist() == [[5.0], [5.0]]
+
+
+@pytest.mark.parametrize(("value", "good"), [(0.7, True), (3.0, False), (float("nan"), False)])
+def test_check_reports_observations_outside_their_box(value: float, good: bool) -> None:
+    findings = {finding.promise: finding for finding in remuda.check(f"{HERE}:outside", value=value)}
+    finding = findings["observations stay in their space"]
+    assert finding.good == good
+    assert good or "an observation outside -1 to 1" in str(finding.problem)

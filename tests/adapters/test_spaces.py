@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remuda.adapters.inbound.spaces import FlatSpace, count_actions, mask_of
-from remuda.core.errors import ConfigError
+from remuda.core.errors import ConfigError, GameError
 
 SPACES: dict[str, tuple[Any, tuple[int, ...], type]] = {
     "floats": (spaces.Box(-1, 1, (2, 3), np.float32), (2, 3), np.float32),
@@ -73,3 +73,29 @@ def test_only_discrete_actions_are_accepted() -> None:
     assert count_actions(spaces.Discrete(4, start=-1), "bob") == 4
     with pytest.raises(ConfigError, match=r"bob has actions MultiDiscrete.*wrap the environment"):
         count_actions(spaces.MultiDiscrete([2, 2]), "bob")
+
+
+@pytest.mark.parametrize(
+    ("space", "obs", "said"),
+    [
+        (spaces.Box(-1, 1, (4,)), np.zeros(1), r"has shape \(1,\), but its space has \(4,\)"),
+        (
+            spaces.Box(0, 255, (2,), np.uint8),
+            np.array([300, 0]),
+            r"the value 300, which is none of its space \(uint8\)",
+        ),
+        (spaces.Box(0, 255, (2,), np.uint8), np.array([0.0, np.nan]), r"the value nan"),
+        (spaces.Box(0, 255, (2,), np.uint8), np.array([0.0, 0.5]), r"the value 0.5"),
+        (spaces.Dict({"a": spaces.Box(0, 1, (2,))}), {"a": np.zeros(3)}, "has shape"),
+    ],
+)
+def test_observations_that_do_not_fit_their_space_are_errors(space: Any, obs: Any, said: str) -> None:
+    with pytest.raises(GameError, match=said):
+        FlatSpace(space, "agent").as_array(obs)
+
+
+def test_bounds_of_single_entries_are_looked_at() -> None:
+    inputs = FlatSpace(spaces.Box(np.array([0.0, -9.0]), np.array([1.0, 9.0]), dtype=np.float64), "agent")
+    assert (inputs.low, inputs.high) == (-9, 9)
+    assert np.array_equal(inputs.as_array(np.array([0.5, 5.0])), np.array([0.5, 5.0], np.float32))
+    assert np.isnan(inputs.as_array(np.array([5.0, 5.0]))).all()

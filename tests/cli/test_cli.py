@@ -21,6 +21,7 @@ COMMANDS = [
     "search",
     "compare",
     "watch",
+    "board",
     "record",
     "export",
     "check",
@@ -313,7 +314,7 @@ def test_evaluate_prints_a_table(cli: Any, trained: Any) -> None:
 def test_a_mixed_herd_can_be_evaluated_and_watched(cli: Any, trained: Any) -> None:
     run = trained(agents=3, learners={"1": "random", "2": f"frozen:{trained().path}/0"})
     assert len(scores(cli, run.path)["mean_return"]) == 3
-    assert cli("watch", run.path, "--gif", "film.gif").code == 0
+    assert cli("watch", run.path, "--out", "film.gif").code == 0
 
 
 def test_the_best_can_be_evaluated(cli: Any, trained: Any) -> None:
@@ -323,7 +324,7 @@ def test_the_best_can_be_evaluated(cli: Any, trained: Any) -> None:
 
 
 def test_watch_films_every_turn(cli: Any, trained: Any) -> None:
-    outcome = cli("watch", trained().path, "--gif", "film.gif")
+    outcome = cli("watch", trained().path, "--out", "film.gif")
     assert outcome.code == 0
     assert outcome.out.strip() == "film.gif"
     shown_ms = []
@@ -332,21 +333,21 @@ def test_watch_films_every_turn(cli: Any, trained: Any) -> None:
             film.seek(frame)
             shown_ms.append(film.info["duration"])
     assert len(shown_ms) > 1
-    assert sum(shown_ms) == 12 * min(shown_ms)
-    other = cli("watch", trained().path, "--gif", "other.gif", "--episode", "1")
+    assert sum(shown_ms) == 13 * min(shown_ms)
+    other = cli("watch", trained().path, "--out", "other.gif", "--episode", "1")
     assert other.code == 0
     assert Path("other.gif").read_bytes() != Path("film.gif").read_bytes()
 
 
 def test_a_film_that_cannot_be_written_is_one_line(cli: Any, trained: Any) -> None:
-    assert_refused(cli("watch", trained().path, "--gif", "nowhere/film.gif"), "nowhere")
+    assert_refused(cli("watch", trained().path, "--out", "nowhere/film.gif"), "nowhere")
 
 
 def test_watch_in_the_terminal(cli: Any, trained: Any) -> None:
-    outcome = cli("watch", trained().path, "--terminal", "--delay", "0")
+    outcome = cli("watch", trained().path, "--terminal", "--speed", "1000")
     assert outcome.code == 0
-    assert "@" in outcome.out
-    assert "turn 12" in outcome.out
+    assert "◆" in outcome.out
+    assert "turn 12 of 12" in outcome.out
     assert list(Path().iterdir()) == []
 
 

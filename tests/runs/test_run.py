@@ -46,7 +46,7 @@ def test_the_directory_has_everything(full: remuda.Run) -> None:
     names = {path.name for path in full.path.iterdir() if not path.name.startswith(".")}
     assert names == {
         "config.yaml", "metrics.csv", "evaluations.csv", "tensorboard", "checkpoints", "best", "result.json",
-        "console.log", "curve.png", "herd.gif", "system.csv",
+        "console.log", "curve.png", "herd.gif", "system.csv", "films",
     }  # fmt: skip
 
 

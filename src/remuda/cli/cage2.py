@@ -74,5 +74,5 @@ def _print_board(board: Leaderboard) -> None:
     table = Table("cell", *names[1:])
     for row in rows:
         table.add_row(*row)
-    Console().print(table)
+    Console(markup=False).print(table)
     print(board.remark())

@@ -24,7 +24,7 @@ def games(name: Annotated[str | None, typer.Argument(help="show this game's opti
     table = Table("game", "what it is")
     for shipped, game in SHIPPED.items():
         table.add_row(shipped, game.summary)
-    Console().print(table)
+    Console(markup=False).print(table)
 
 
 def engines() -> None:
@@ -34,7 +34,7 @@ def engines() -> None:
     table = Table("engine", "collects", "learns", "waits for", "deterministic")
     for row in ENGINES.values():
         table.add_row(row.name, row.collectors, row.trainers, row.waits_for, "yes" if row.deterministic else "no")
-    Console().print(table)
+    Console(markup=False).print(table)
     print(f"{AUTO}: {AUTO_RULE}")
 
 
@@ -56,7 +56,7 @@ def learners(name: Annotated[str | None, typer.Argument(help="show this learner'
             table.add_row(key, f"{_first_line(scripted)} ({game} only)")
     table.add_row("module:Class", "A learner of your own; `remuda check module:Class` checks it.")
     table.add_row("frozen:RUN/agent", "A trained agent of another run; it does not learn.")
-    Console().print(table)
+    Console(markup=False).print(table)
 
 
 def settings() -> None:
@@ -73,7 +73,7 @@ def settings() -> None:
     table = Table("preset", "what it sets")
     for name, preset in PRESETS.items():
         table.add_row(name, " ".join(f"{key}={value}" for key, value in preset.items()))
-    Console().print(table)
+    Console(markup=False).print(table)
 
 
 def _first_line(thing: object) -> str:
@@ -85,4 +85,4 @@ def _print_options(options: type[Options]) -> None:
     for name, info in options.model_fields.items():
         default = "" if info.is_required() else str(info.get_default(call_default_factory=True))
         table.add_row(name, default, info.description or "")
-    Console().print(table)
+    Console(markup=False).print(table)

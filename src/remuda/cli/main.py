@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import errno
 import sys
+from collections.abc import Callable
 from contextlib import suppress
+from functools import wraps
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 import remuda
-from remuda.cli import cage2, checking, examples, listing, playing, studies, study, sweep, tournament, training
+from remuda.cli import board, cage2, checking, examples, listing, playing, studies, study, sweep, tournament, training
 from remuda.core.errors import RemudaError, StorageError, UsageError
 
+INTERRUPTED = "stopped by Ctrl-C; there was nothing to save"
+_begun: list[str] = []  # the command that was called
 ANY_FLAG = {"ignore_unknown_options": True, "allow_interspersed_args": True}
 """For commands that take settings: flags that are none of theirs are settings too."""
 
@@ -35,6 +39,21 @@ def _print_version(asked: bool) -> None:
 Version = Annotated[bool, typer.Option("--version", help="print the version", is_eager=True, callback=_print_version)]
 
 
+def _interruptible(command: Callable[..., None]) -> Callable[..., None]:
+    """The command, which says so where Ctrl-C ends it; a training that has begun stops by itself, and saves."""
+
+    @wraps(command)
+    def run(*args: Any, **kwargs: Any) -> None:
+        _begun.append(command.__name__)
+        try:
+            command(*args, **kwargs)
+        except KeyboardInterrupt:
+            print(INTERRUPTED, file=sys.stderr)
+            raise typer.Exit(130) from None
+
+    return run
+
+
 @app.callback()
 def about(version: Version = False) -> None:
     """Train herds of independent agents: each its own network, replay buffer and optimiser."""
@@ -42,11 +61,12 @@ def about(version: Version = False) -> None:
 
 for command in (
     training.train, training.resume, study.study, sweep.sweep, tournament.tournament, playing.evaluate, studies.search,
-    studies.compare, playing.watch, playing.record, playing.export, checking.check, checking.verify, checking.replay,
+    studies.compare, playing.watch, board.board, playing.record, playing.export, checking.check, checking.verify,
+    checking.replay,
     listing.games, listing.engines, listing.learners, listing.settings, examples.examples,
 ):  # fmt: skip
     takes_settings = "words" in command.__annotations__
-    app.command(context_settings=ANY_FLAG if takes_settings else None)(command)
+    app.command(context_settings=ANY_FLAG if takes_settings else None)(_interruptible(command))
 app.add_typer(cage2.app, name="cage2")
 
 
@@ -56,6 +76,8 @@ def main() -> None:
         sys.path.append(str(Path.cwd()))  # a user's own game may be there
     try:
         code = app(standalone_mode=False)
+        if code == 130 and not _begun:  # Ctrl-C while the words were read: typer ends without a word
+            print(INTERRUPTED, file=sys.stderr)
     except typer.Abort:
         code = 130
     except typer.TyperException as error:

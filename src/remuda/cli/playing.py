@@ -46,24 +46,30 @@ def evaluate(
     table = Table(*header)
     for row in rows:
         table.add_row(*row)
-    Console().print(table)
+    Console(markup=False).print(table)
     print(scores.headline())
 
 
 def watch(
     run: Annotated[Path, typer.Argument(help="a run directory")],
-    gif: Annotated[Path | None, typer.Option(help="the file to write; default: watch.gif in the run")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="the file to write: .gif, .mp4 or .webm; default: watch.gif in the run")
+    ] = None,
     terminal: Annotated[bool, typer.Option("--terminal", help="play in this terminal instead")] = False,
     episode: Annotated[int, typer.Option(help="which evaluation episode", min=0)] = 0,
     checkpoint: Checkpoint = None,
-    delay: Annotated[float, typer.Option(help="seconds between turns in the terminal", min=0.0)] = 0.1,
+    size: Annotated[int, typer.Option(help="pixels of the field", min=32, max=4096)] = 480,
+    speed: Annotated[float, typer.Option(help="turns per second", min=0.1, max=1000.0)] = 8.0,
     trust: Trust = False,
 ) -> None:
-    """Watch a trained herd play, as a GIF or in the terminal."""
+    """Watch a trained herd play, as a film or in the terminal.
+
+    `remuda watch runs/a --out herd.mp4 --size 720 --speed 12`
+    """
     if terminal:
-        remuda.watch(run, episode=episode, checkpoint=checkpoint, terminal=True, delay_s=delay, trust=trust)
+        remuda.watch(run, episode=episode, checkpoint=checkpoint, speed=speed, terminal=True, trust=trust)
     else:
-        print(remuda.watch(run, gif, episode, checkpoint, trust=trust))
+        print(remuda.watch(run, out, episode, checkpoint, size=size, speed=speed, trust=trust))
 
 
 def record(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 from rich.table import Column, Table
@@ -54,8 +55,8 @@ def compare(
     with Console(stderr=True).status("measuring") as status:
         shown = remuda.compare(
             game, engines, counts, seconds, repeats, ideal=ideal, cores=machines,
-            command=" ".join(["remuda", *sys.argv[1:]]), on_message=lambda text: status.update(f"measuring {text}"),
-            trust=trust, **settings,
+            command=" ".join(["remuda", *sys.argv[1:]]), trust=trust,
+            on_message=lambda text: status.update(f"measuring {escape(text)}"), **settings,
         )  # fmt: skip
     _print_comparison(shown)
     shown.write(html, json_file)
@@ -67,8 +68,10 @@ def compare(
 def _print_comparison(shown: Any) -> None:
     from remuda.studies.compare.page import tables
 
+    if shown.disturbance:
+        print(f"warning: {shown.disturbance}; measure again when it is idle")
     for table in tables(shown):
-        Console().print(table)
+        Console(markup=False).print(table)
     if shown.ideal is not None:
         print(f"ideal machine: {shown.ideal:,.1f} episodes/s")
 
@@ -126,7 +129,7 @@ def _listener() -> Iterator[SearchListener]:
     """Prints a line for each trial, and on a terminal a bar for the one under way."""
     from remuda.studies.workflows.search import SearchListener
 
-    console = Console(stderr=True, soft_wrap=True)
+    console = Console(stderr=True, soft_wrap=True, markup=False)
     columns = (TextColumn("{task.description}"), BarColumn(None), MofNCompleteColumn(), TimeElapsedColumn())
     with Bar(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         shown = bar.add_task("", total=None)
@@ -154,7 +157,7 @@ def _print_search(found: Search, as_json: bool) -> None:
             f"± {own.compliance_ci95:.3f}", f"{own.fixes:.1f}", str(own.trial),
         )  # fmt: skip
     if found.ranking:
-        Console().print(table)
+        Console(markup=False).print(table)
     if found.state.finished:
         print(f"chosen: {found.chosen.workflow}" if found.chosen else "none was chosen, since none passed")
         print(f"look at {found.folder / 'search.html'}")

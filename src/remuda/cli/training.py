@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 import remuda
+from remuda.cli.board import board_beside
 from remuda.cli.words import Json, Trust, Words, given, refuse_arguments, settings_from
 from remuda.core.errors import ConfigError
 
@@ -36,6 +37,7 @@ def train(
         bool | None, typer.Option("--timeline", help="write what every process and thread did when, for Perfetto")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="the run directory; must not exist")] = None,
+    board: Annotated[bool, typer.Option("--board", help="show the run in the browser while it trains")] = False,
     config: Annotated[Path | None, typer.Option(help="YAML file of settings; flags and words override it")] = None,
     trust: Trust = False,
     as_json: Json = False,
@@ -62,7 +64,8 @@ def train(
         train_seeds(settings, seeds, as_json)
         return
     settings = refuse_arguments(remuda.train, settings, "game", "out", "callbacks")
-    conclude(remuda.train(trust=trust, **settings), as_json)
+    with board_beside(Path(settings.get("out") or "runs/x").parent) if board else nullcontext():
+        conclude(remuda.train(trust=trust, **settings), as_json)
 
 
 def resume(
@@ -119,13 +122,14 @@ def conclude(run: Run, as_json: bool) -> None:
 
 def _print_result(run: Run) -> None:
     result = run.result
-    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    console = Console(stderr=True, highlight=False, soft_wrap=True, markup=False)
     first, last = result["first_mean_return"], result["mean_return"]
     if first is not None:
         console.print(f"total return: {sum(first):.1f} in the first tenth, {sum(last):.1f} in the last")
     console.print(f"weights {result['weights_sha256'][:16]}…, {result['agent_steps_per_s']:,.0f} agent-steps/s")
     pictures = [name for name in ("curve.png", "herd.gif") if (run.path / name).exists()]
+    watch = f"`remuda watch {run.path} --terminal`, or " if "herd.gif" in pictures or not run.plan.pictures else ""
     console.print(
-        f"look at {run.path} ({', '.join([*pictures, 'metrics.csv'])}), or `remuda watch {run.path} --terminal`, "
-        f"or `tensorboard --logdir {run.path}`"
+        f"look at {run.path} ({', '.join([*pictures, 'metrics.csv'])}), or {watch}"
+        f"`remuda board {run.path}`, or `tensorboard --logdir {run.path}`"
     )

@@ -156,6 +156,10 @@ class Game(ABC):
         """What there is to see in one world; films and the board draw it. None: they use `render`."""
         return None
 
+    def can_be_seen(self) -> bool:
+        """Whether `scene` or `render` shows anything."""
+        return type(self).scene is not Game.scene or type(self).render is not Game.render
+
     def render(self, world: int) -> NDArray[np.uint8]:
         """A picture of one world, (height, width, 3); one pixel per cell is enough, films enlarge it."""
         raise ConfigError(f"game {self.spec.name!r} has no picture: give it a render() method")

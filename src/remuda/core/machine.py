@@ -6,6 +6,7 @@ import os
 import platform
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,10 @@ QUOTAS = (
     ("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "/sys/fs/cgroup/cpu/cpu.cfs_period_us"),
 )
 """Files with a container's CPU quota and period, for control groups version 2 and version 1."""
+
+
+MAX_FOREIGN, MAX_STOLEN = 0.10, 0.03
+"""Shares of a machine's time that others may use before a measurement says so."""
 
 
 def cores() -> int:
@@ -42,6 +47,39 @@ def machine() -> str:
     # From the installed metadata: importing torch and numba for their versions would take seconds.
     versions = ", ".join(f"{name} {version(name)}" for name in ("torch", "numba", "numpy"))
     return f"{model}, {cores()} cores; Python {platform.python_version()}, {versions}"
+
+
+@dataclass(frozen=True)
+class CpuClock:
+    """Processor seconds of this machine so far: in all, not idle, taken by other guests of the host, and ours."""
+
+    total: float
+    busy: float
+    stolen: float
+    own: float
+
+    @classmethod
+    def now(cls) -> CpuClock:
+        """Read the kernel's counters; all zero where there are none."""
+        try:
+            words = Path("/proc/stat").read_text().splitlines()[0].split()[1:9]
+            user, nice, system, idle, waiting, irq, soft, stolen = (int(word) for word in words)
+        except (OSError, ValueError, IndexError):
+            return cls(0.0, 0.0, 0.0, 0.0)
+        tick = os.sysconf("SC_CLK_TCK")
+        busy = user + nice + system + irq + soft
+        return cls((busy + idle + waiting + stolen) / tick, busy / tick, stolen / tick, tree_cpu_s(os.getpid()))
+
+    def disturbance_since(self, before: CpuClock) -> str:
+        """A sentence if other programs or other guests took much of the machine since then; else nothing."""
+        total = self.total - before.total
+        if total <= 0:
+            return ""
+        foreign = max(0.0, self.busy - before.busy - (self.own - before.own)) / total
+        stolen = (self.stolen - before.stolen) / total
+        words = [f"other programs used {foreign:.0%} of its time"] if foreign > MAX_FOREIGN else []
+        words += [f"the host took {stolen:.0%} away (steal)"] if stolen > MAX_STOLEN else []
+        return f"this machine was busy: {' and '.join(words)}" if words else ""
 
 
 def process_tree(pid: int) -> Iterator[int]:

@@ -70,7 +70,7 @@ class Plan(Options):
     log_schedule: bool = Field(
         False, description="actor-learner: log which fragments were learned when, for `remuda replay`"
     )
-    pictures: bool = Field(True, description="draw the learning curve and a film when training ends")
+    pictures: bool = Field(True, description="films while training; learning curve and a film at the end")
     callbacks: list[str] = Field([], description="listeners: wandb, mlflow, or module:Class of your own")
     keep_checkpoints: int = Field(2, ge=1, description="how many checkpoints to keep, besides the best")
 

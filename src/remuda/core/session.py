@@ -16,6 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from remuda.core.code_versions import require_version, version_of
 from remuda.core.errors import ConfigError, first_line
 
 PREFIX = "session:"
@@ -57,11 +58,18 @@ def find(name: str) -> Any | None:
 
 
 def pack(names: Iterable[str]) -> dict[str, bytes]:
-    """The objects among these names, pickled for a worker process; other names are left out."""
-    import cloudpickle  # 40 ms, and only these need it
+    """For a worker process: objects of this session pickled, and of code that it imports itself the version.
 
-    packed = {}
-    for name in filter(is_session_name, names):
+    Other names are left out.
+    """
+    packed: dict[str, bytes] = {}
+    for name in names:
+        if not is_session_name(name):
+            version = version_of(name)
+            packed |= {} if version is None else {name: version}
+            continue
+        import cloudpickle  # 40 ms, and only these need it
+
         try:
             packed[name] = cloudpickle.dumps(_objects[name])
         except Exception as error:  # a user's object: pickling it may raise anything
@@ -73,9 +81,12 @@ def pack(names: Iterable[str]) -> dict[str, bytes]:
 
 
 def unpack(packed: Mapping[str, bytes]) -> None:
-    """In a worker: take the objects over that the parent process packed."""
+    """In a worker: take the objects over that the parent process packed, and have the same versions of other code."""
     for name, data in packed.items():
-        _objects[name] = pickle.loads(data)
+        if is_session_name(name):
+            _objects[name] = pickle.loads(data)
+        else:
+            require_version(name, data)
 
 
 def import_name(thing: Any) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -19,12 +20,30 @@ def one_thread_each() -> Iterator[None]:
     """
     import torch
 
-    before = torch.get_num_threads()
+    with _limit.lock:
+        if not _limit.users:
+            _limit.before = torch.get_num_threads()
+        _limit.users += 1
     torch.set_num_threads(1)
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        with _limit.lock:
+            _limit.users -= 1
+            if not _limit.users:
+                torch.set_num_threads(_limit.before)
+
+
+class _Limit:
+    """Several threads may train at once: the first notes torch's number of threads, the last one restores it."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.users = 0
+        self.before = 1
+
+
+_limit = _Limit()
 
 
 def thread_pool(threads: int, name: str) -> ThreadPoolExecutor:

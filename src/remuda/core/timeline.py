@@ -19,6 +19,8 @@ MAX_EVENTS = 400_000
 """Events a process writes before it stops: viewers cannot open larger traces."""
 FLUSH_EVENTS = 2_000
 """Events kept in memory before they are written to the file."""
+FLUSH_S = 1.0
+"""They are written after this time at the latest, so that the board can show them."""
 PARTS_FOLDER = "timeline"
 JOINED_FILE = "timeline.json"
 
@@ -30,6 +32,7 @@ class Timeline:
         self._path = folder / f"{os.getpid()}.jsonl"
         self._events: list[dict[str, Any]] = []
         self._written = 0
+        self._flush_at = 0.0
         self._threads: set[int] = set()
         self._lock = threading.Lock()  # for the list and the file; held while FLUSH_EVENTS are written
         self._append({"name": "process_name", "ph": "M", "tid": 0, "args": {"name": name}})
@@ -58,7 +61,7 @@ class Timeline:
         with self._lock:
             if self._written + len(self._events) < MAX_EVENTS:
                 self._events.append({"pid": os.getpid(), **event})
-            if len(self._events) >= FLUSH_EVENTS:
+            if len(self._events) >= FLUSH_EVENTS or time.monotonic() > self._flush_at:
                 self._flush()
 
     def _flush(self) -> None:
@@ -66,6 +69,7 @@ class Timeline:
             file.writelines(json.dumps(event) + "\n" for event in self._events)
         self._written += len(self._events)
         self._events = []
+        self._flush_at = time.monotonic() + FLUSH_S
 
     def close(self) -> None:
         """Write the events that are still in memory."""

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from remuda.core.errors import RunError
-from remuda.runs.callbacks.tables import by_agent
+from remuda.core.scene import agent_colour
+from remuda.runs.callbacks.tables import KEYS, by_agent
+from remuda.runs.display import INTERVAL
 
 if TYPE_CHECKING:
     from remuda.runs.directory import RunDirectory
 
 LEGEND_AGENTS = 10
+MAX_METRICS = 6
+"""Metrics drawn beside the return."""
+WINDOWS = 40
+"""The smoothing window is this part of the run."""
 
 
 class CurveFigure(Figure):
@@ -29,30 +35,60 @@ class CurveFigure(Figure):
 
 
 def curve(run: RunDirectory) -> Figure:
-    """Return against episodes: each agent thin, the herd's mean thick, evaluations as dots."""
+    """Return against episodes, smoothed, each agent thin and the herd's mean thick with its raw line behind it.
+
+    Evaluations are dots with an interval. The other metrics stand beside the return, as means of the herd.
+    """
     table = run.metrics
     if not len(table["round"]):
         raise RunError(f"{run.path} has no learning curve yet: no round was trained")
     episodes = by_agent(table, "episodes")[:, 0]
-    returns = by_agent(table, "return")
-    figure = CurveFigure(figsize=(8, 4.5), dpi=120, layout="constrained")
-    axes = figure.add_subplot()
-    width = max(1, len(returns) // 50)
-    smooth = _moving_mean(returns, width)
-    for agent in range(returns.shape[1]):
-        label = f"agent {agent}" if returns.shape[1] <= LEGEND_AGENTS else None
-        axes.plot(episodes[width - 1 :], smooth[:, agent], linewidth=0.9, alpha=0.7, label=label)
-    axes.plot(episodes[width - 1 :], smooth.mean(axis=1), color="black", linewidth=2, label="mean of the herd")
+    weights = np.diff(episodes, prepend=0.0)  # episodes in each round; the last may have few
+    names = [name for name, column in table.items() if name not in (*KEYS, "return") and _is_drawn(column)]
+    names = names[:MAX_METRICS]
+    figure = CurveFigure(figsize=(11 if names else 8, 4.8), dpi=120, layout="constrained")
+    grid = figure.add_gridspec(max(1, -(-len(names) // 2)), 4 if names else 2)
+    _draw_returns(figure.add_subplot(grid[:, :2]), run, by_agent(table, "return"), episodes, weights)
+    for i, name in enumerate(names):
+        axes = figure.add_subplot(grid[i // 2, 2 + i % 2])
+        _draw_smoothed(axes, episodes, by_agent(table, name).mean(axis=1), weights, agent_colour(i))
+        axes.set_title(name, fontsize="small", loc="left")
+        axes.tick_params(labelsize="x-small")
+    return figure
+
+
+def _is_drawn(column: NDArray[Any]) -> bool:
+    """Whether a column has numbers, and not the same everywhere."""
+    return column.dtype.kind == "f" and np.isfinite(column).any() and np.nanmin(column) != np.nanmax(column)
+
+
+def _draw_returns(axes: Any, run: RunDirectory, returns: Any, episodes: Any, weights: Any) -> None:
+    agents = returns.shape[1]
+    for agent in range(agents if agents > 1 else 0):
+        label = f"agent {agent}" if agents <= LEGEND_AGENTS else None
+        colour = agent_colour(agent)
+        axes.plot(episodes, smoothed(returns[:, agent], weights), color=colour, linewidth=0.9, alpha=0.8, label=label)
+    _draw_smoothed(axes, episodes, returns.mean(axis=1), weights, "black", "mean of the herd")
     tests = run.evaluations
     if len(tests["round"]):
-        axes.plot(
-            by_agent(tests, "episodes")[:, 0], by_agent(tests, "return").mean(axis=1),
-            "o", color="crimson", label="evaluation (greedy)",
+        # The agents' errors are not independent: the mean of them bounds the error of the mean.
+        errors = INTERVAL * np.nan_to_num(by_agent(tests, "return_se").mean(axis=1))
+        axes.errorbar(
+            by_agent(tests, "episodes")[:, 0], by_agent(tests, "return").mean(axis=1), errors,
+            fmt="o", color="crimson", capsize=3, label="evaluation (greedy, 95 %)",
         )  # fmt: skip
-    axes.set(xlabel="episodes", ylabel="return per episode", title=f"{run.plan.game}, {returns.shape[1]} agents")
+    axes.set(xlabel="episodes", ylabel="return per episode", title=f"{run.plan.game}, {agents} agents")
+    axes.legend(fontsize="x-small", ncols=2)
+
+
+def _draw_smoothed(axes: Any, episodes: Any, values: Any, weights: Any, colour: str, label: str | None = None) -> None:
+    """The smoothed line with the raw one behind it, without a last round of few episodes."""
+    whole = slice(None) if weights[-1] >= weights[0] / 2 or len(weights) == 1 else slice(-1)
+    axes.plot(episodes[whole], values[whole], color=colour, linewidth=0.7, alpha=0.3)
+    axes.plot(episodes, smoothed(values, weights), color=colour, linewidth=2, label=label)
     axes.grid(alpha=0.25)
-    axes.legend(fontsize="small", ncols=2)
-    return figure
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
 
 
 def draw_curve(run: RunDirectory) -> Path:
@@ -65,7 +101,16 @@ def draw_curve(run: RunDirectory) -> Path:
     return target
 
 
-def _moving_mean(values: NDArray[np.float64], width: int) -> NDArray[np.float64]:
-    sums = np.cumsum(np.vstack([np.zeros((1, values.shape[1])), values]), axis=0)
-    means: NDArray[np.float64] = (sums[width:] - sums[:-width]) / width
+def smoothed(values: NDArray[np.float64], weights: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The mean over a window around each round, in which every episode counts the same; unknown values do not count."""
+    reach = max(len(values) // WINDOWS // 2, min(2, len(values) // 8))
+    known = np.where(np.isfinite(values), weights, 0.0)
+    sums = np.concatenate([[0.0], np.cumsum(np.nan_to_num(values) * known)])
+    counts = np.concatenate([[0.0], np.cumsum(known)])
+    # A round of few episodes is never alone in its window.
+    least = reach + (1 if len(values) > 1 and weights[-1] < weights[0] / 2 else 0)
+    first = np.maximum(np.arange(len(values)) - np.where(np.arange(len(values)) == len(values) - 1, least, reach), 0)
+    last = np.minimum(np.arange(len(values)) + reach + 1, len(values))
+    with np.errstate(invalid="ignore"):
+        means: NDArray[np.float64] = (sums[last] - sums[first]) / (counts[last] - counts[first])
     return means

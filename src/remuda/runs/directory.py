@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 from remuda.core import session
 from remuda.core.errors import CheckpointError, ConfigError, RunError, first_line
 from remuda.core.game import GameSpec, Group
+from remuda.core.json_text import to_json
 from remuda.core.learner import COUNTERS
 from remuda.core.plan import Plan
 from remuda.core.policy import Policy
@@ -32,6 +32,8 @@ from remuda.runs.settings import complete, spec_of
 from remuda.runs.trust import check_trust
 from remuda.runs.zoo import FOLDER, is_zoo_name, zoo_path
 
+__all__ = ["CONFIG", "RESULT", "RunDirectory", "to_json"]
+T = TypeVar("T")
 CONFIG = "config.yaml"
 RESULT = "result.json"
 
@@ -148,6 +150,31 @@ class RunDirectory:
 
     def checkpoint(self, name: str | None = None, only: str | None = None) -> Path:
         """The newest checkpoint, or the one asked for; refused with the newest good one if it is damaged."""
+        return self._while_it_trains(lambda: self._checkpoint(name, only))
+
+    def checkpoint_arrays(self, file: str, name: str | None = None) -> dict[str, NDArray[Any]]:
+        """The arrays in a file of a checkpoint."""
+        return self._while_it_trains(lambda: checkpoint.read(self._checkpoint(name, file), file))
+
+    def _while_it_trains(self, read: Callable[[], T]) -> T:
+        """Read, and once more where training replaced or removed a checkpoint meanwhile."""
+        while True:
+            before = self._listing()
+            try:
+                return read()
+            except CheckpointError:
+                if self._listing() == before:
+                    raise
+
+    def _listing(self) -> list[tuple[str, int]]:
+        """Every checkpoint, with the number by which the file system knows it."""
+        found = []
+        for path in (*self.checkpoints(), self.path / "best"):
+            with suppress(OSError):
+                found.append((path.name, path.stat().st_ino))
+        return found
+
+    def _checkpoint(self, name: str | None, only: str | None) -> Path:
         found = self.checkpoints()
         if not found:
             raise CheckpointError(f"{self.path} has no checkpoint yet: train it again from the start")
@@ -161,7 +188,7 @@ class RunDirectory:
 
     def warm_start_state(self) -> dict[str, NDArray[Any]]:
         """The state of its learners for another run to begin with: all counts are zero."""
-        state = checkpoint.read(self.checkpoint(), "learner")
+        state = self.checkpoint_arrays("learner")
         return {
             name: np.zeros_like(array) if name.rpartition("/")[2] in COUNTERS else array
             for name, array in state.items()
@@ -190,7 +217,7 @@ class RunDirectory:
         player = parts[0].player
         options = learner_options(self.plan, player)
         shapes = self._weight_shapes(player, group, options)
-        arrays = checkpoint.read(self.checkpoint(name, only="policy"), "policy")
+        arrays = self.checkpoint_arrays("policy", name)
         weights = []
         for agent in agents:
             prefix = f"{agent}/"
@@ -225,16 +252,3 @@ def _neither_file_nor_directory(folder: Path) -> Path | None:
                 if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
                     return path
     return None
-
-
-def to_json(value: Any, indent: int | None = None) -> str:
-    """Standard JSON: values that are not finite become null."""
-
-    def plain(item: Any) -> Any:
-        if isinstance(item, dict):
-            return {key: plain(own) for key, own in item.items()}
-        if isinstance(item, list | tuple):
-            return [plain(own) for own in item]
-        return None if isinstance(item, float) and not math.isfinite(item) else item
-
-    return json.dumps(plain(value), indent=indent, allow_nan=False)

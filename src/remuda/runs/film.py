@@ -1,22 +1,18 @@
-"""The film of a run: a trained herd at play, as a GIF or in the terminal."""
+"""The film of a run: a trained herd at play, as GIF, MP4 or WebM, or in the terminal."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, overload
 
 import numpy as np
-from numpy.typing import NDArray
-from PIL import Image
-from rich.console import Console
-from rich.live import Live
-from rich.text import Text
 
-from remuda.core.errors import RunError
+from remuda.adapters.inbound.factories import options_with_pictures
+from remuda.core.errors import ConfigError
 from remuda.core.fragment import Purpose
-from remuda.core.game import Game, make_game
+from remuda.core.game import Game, GameEntry, make_game
+from remuda.core.plan import Plan
 from remuda.core.policy import PolicyBinding
 from remuda.core.task import Task
 from remuda.games.registry import find_game
@@ -25,19 +21,23 @@ from remuda.rollout.config import RolloutConfig
 from remuda.rollout.rollout import Rollout
 from remuda.runs.directory import RunDirectory
 from remuda.runs.display import show_picture
+from remuda.runs.film_data import SMALL, Film, PictureLimits, PlayedTurn, film_of
 from remuda.runs.frozen import load_frozen
 
-FILM_PIXELS = 420
-FRAME_MS = 120
+SIZE = 480
+SPEED = 8.0
+ALL_PICTURES = 5000
 
 
 @overload
 def watch(
     run: RunDirectory | Path | str,
-    gif: Path | str | None = None,
+    out: Path | str | None = None,
     episode: int = 0,
     checkpoint: str | None = None,
     *,
+    size: int = SIZE,
+    speed: float = SPEED,
     terminal: Literal[False] = False,
     trust: bool = False,
 ) -> Path: ...
@@ -49,46 +49,88 @@ def watch(
     *,
     episode: int = 0,
     checkpoint: str | None = None,
+    speed: float = SPEED,
     terminal: Literal[True],
-    delay_s: float = 0.1,
     trust: bool = False,
 ) -> None: ...
 
 
 def watch(
     run: RunDirectory | Path | str,
-    gif: Path | str | None = None,
+    out: Path | str | None = None,
     episode: int = 0,
     checkpoint: str | None = None,
     *,
+    size: int = SIZE,
+    speed: float = SPEED,
     terminal: bool = False,
-    delay_s: float = 0.1,
     trust: bool = False,
 ) -> Path | None:
-    """Write an evaluation episode of a trained herd as a GIF and return its path; a notebook shows it.
+    """Write an evaluation episode of a trained herd as a film and return its path; a notebook shows it.
 
-    `gif` is the file to write, by default watch.gif in the run directory (of a zoo agent: here). `checkpoint` is
-    the name of one, or "best"; the default is the newest. With `terminal` the episode is played in this terminal
-    instead, a turn every `delay_s` seconds. `trust` follows names of code in a run that
-    somebody else made.
+    `out` is the file to write, .gif, .mp4 or .webm; by default watch.gif in the run directory (of a zoo agent: here).
+    `checkpoint` is the name of one, or "best"; the default is the newest. The field is about `size` pixels large;
+    `speed` is in turns per second. With `terminal` the episode is played in this terminal instead.
+    `trust` follows names of code in a run that somebody else made.
     """
     opened = RunDirectory.of(run, trust=trust)
-    games = play(opened, trained_bindings(opened, checkpoint), episode)
+    target = (Path() if opened.shipped else opened.path) / "watch.gif" if out is None else Path(out)
+    limits = PictureLimits(ALL_PICTURES, 160 if terminal else size, texts=terminal)
+    trained = opened.checkpoint(checkpoint, only="policy").name
+    facts = {"episodes": int(trained)} if trained.isdigit() else {}
+    film = film_of_run(opened, trained_bindings(opened, checkpoint), episode, limits, facts)
     if terminal:
-        _show_in_terminal(games, delay_s)
+        from remuda.runs.film_terminal import play_in_terminal
+
+        play_in_terminal(film, speed)
         return None
-    folder = Path() if opened.shipped else opened.path
-    target = folder / "watch.gif" if gif is None else Path(gif)
-    make_film(target, games)
-    show_picture(target)
+    from remuda.runs.film_picture import write_film
+
+    write_film(film, target, size, speed)
+    if target.suffix.lower() == ".gif":
+        show_picture(target)
     return target
 
 
-def _show_in_terminal(games: Iterator[Game], delay_s: float) -> None:
-    with Live(console=Console(), auto_refresh=False) as live:
-        for turn, game in enumerate(games):
-            live.update(Text(f"{game.text(0)}\nturn {turn + 1}"), refresh=True)
-            time.sleep(delay_s)
+def film_of_run(
+    run: RunDirectory,
+    bindings: Sequence[PolicyBinding],
+    episode: int,
+    limits: PictureLimits = SMALL,
+    facts: Mapping[str, Any] | None = None,
+) -> Film:
+    """The film of one evaluation episode; refused where the game has nothing to show."""
+    game = pictured_game(run.plan, episode % run.plan.worlds)
+    if not game.can_be_seen() and not (limits.texts and type(game).text is not Game.text):
+        raise ConfigError(no_picture(run.plan.game))
+    return film_of(play(run.plan, game, bindings, episode), game.spec, facts or {}, limits)
+
+
+def no_picture(game: str) -> str:
+    """Why a game cannot be watched, and what would help."""
+    return (
+        f"{game} has nothing to show: give the game a scene() or render() method, "
+        "or its environment a render_mode 'rgb_array'"
+    )
+
+
+def pictured_game(plan: Plan, world: int = 0) -> Game:
+    """One world of the plan's game, made so that it draws pictures if it can."""
+    entry = find_game(plan.game)
+    return make_pictured(entry, plan.options, world)
+
+
+def make_pictured(entry: GameEntry, options: Mapping[str, Any], world: int) -> Game:
+    """One world of a game; a foreign environment is made with render_mode=rgb_array where it takes that."""
+    wanted = options_with_pictures(entry, options)
+    if wanted != options:
+        try:
+            game = make_game(entry, wanted, [world])
+            if game.can_be_seen():
+                return game
+        except Exception:  # a foreign environment: without pictures it may still be made
+            pass
+    return make_game(entry, options, [world])
 
 
 def trained_bindings(run: RunDirectory, name: str | None = None) -> list[PolicyBinding]:
@@ -106,29 +148,12 @@ def trained_bindings(run: RunDirectory, name: str | None = None) -> list[PolicyB
 
 
 def play(
-    run: RunDirectory, bindings: Sequence[PolicyBinding], episode: int, exploration: float = 0.0
-) -> Iterator[Game]:
-    """Play one evaluation episode; yields the game after each turn."""
-    plan = run.plan
-    world = episode % plan.worlds
-    game = make_game(find_game(plan.game), plan.options, [world])
+    plan: Plan, game: Game, bindings: Sequence[PolicyBinding], episode: int, exploration: float = 0.0
+) -> Iterator[PlayedTurn]:
+    """Play one evaluation episode in the one world of `game`; yields its start, and the game after each turn."""
     rollout = Rollout(game, bindings, RolloutConfig.of(plan))
     rollout.start(Task((episode,), Purpose.EVALUATE, exploration))
+    yield PlayedTurn(game, np.zeros(game.spec.agents))
     while not game.over.all():
-        rollout.play(rollout.empty_fragments(turns=1))
-        yield game
-
-
-def make_film(target: Path, games: Iterator[Game]) -> None:
-    """Write world 0 as a GIF; each pixel of the game's picture becomes a square."""
-    pictures = [_enlarge(game.render(0)) for game in games]
-    try:
-        pictures[0].save(target, save_all=True, append_images=pictures[1:], duration=FRAME_MS, loop=0)
-    except OSError as error:
-        raise RunError(f"{target} cannot be written: {error.strerror or error}") from None
-
-
-def _enlarge(picture: NDArray[np.uint8]) -> Image.Image:
-    scale = max(1, FILM_PIXELS // max(picture.shape[:2]))
-    big: NDArray[Any] = picture.repeat(scale, axis=0).repeat(scale, axis=1)
-    return Image.fromarray(big).quantize(64)
+        fragments = rollout.play(rollout.empty_fragments(turns=1))
+        yield PlayedTurn(game, np.concatenate([fragment.rewards.sum(axis=(0, 1)) for fragment in fragments]))

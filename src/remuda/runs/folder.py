@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -11,14 +12,19 @@ from itertools import count
 from pathlib import Path
 
 from remuda.core.errors import ConfigError, RunError
+from remuda.core.options import short_repr
 from remuda.core.plan import Plan
 from remuda.core.yamlfile import read_yaml, write_yaml
 from remuda.runs import checkpoint, trust
 from remuda.runs.directory import CONFIG
-from remuda.runs.storage import storage_errors
+from remuda.runs.storage import error_reason, storage_errors
 
 LOCK = ".lock"
 RUNS = Path("runs")
+MOST_BYTES = 255
+"""Of a name in a directory, on the file systems in use."""
+MOST_NAME = 100
+"""Characters of the game in the name of a directory."""
 
 
 def new_folder(out: Path | str | None, plan: Plan) -> Path:
@@ -27,8 +33,10 @@ def new_folder(out: Path | str | None, plan: Plan) -> Path:
     Making it is what reserves it: two processes that start at the same time get two numbers.
     """
     if out is not None:
+        if not isinstance(out, str | os.PathLike):
+            raise RunError(f"out={out!r} should be the path of a directory")
         return free_folder(Path(out))
-    name = re.sub(r"[^\w-]", "-", plan.game)
+    name = re.sub(r"[^\w-]", "-", plan.game)[:MOST_NAME]
     taken = [int(path.name[-3:]) for path in RUNS.glob(f"{name}-[0-9][0-9][0-9]")]
     for number in count(max(taken, default=0) + 1):
         folder = RUNS / f"{name}-{number:03d}"
@@ -44,9 +52,26 @@ def new_folder(out: Path | str | None, plan: Plan) -> Path:
 
 def free_folder(folder: Path) -> Path:
     """The directory, if there is nothing in it yet."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    if problem := _unusable(str(folder)):
+        raise RunError(f"{short_repr(str(folder))} cannot be a directory: {problem}")
+    try:
+        taken = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
+    except (OSError, ValueError) as error:  # a name that is too long, or has a NUL in it
+        raise RunError(f"{short_repr(str(folder))} cannot be a directory: {error_reason(error)}") from None
+    if taken:
         raise RunError(f"{folder} exists already: choose another --out, or `remuda resume {folder}`")
     return folder
+
+
+def _unusable(path: str) -> str:
+    """What is wrong with the text of a path, apart from what is there; TensorBoard's files need UTF-8."""
+    try:
+        parts = path.encode("utf-8").split(b"/")
+    except UnicodeEncodeError:
+        return "its name is not UTF-8"
+    if b"\0" in path.encode():
+        return "its name has a NUL in it"
+    return f"a name in it has more than {MOST_BYTES} bytes" if max(map(len, parts)) > MOST_BYTES else ""
 
 
 @contextmanager
@@ -55,8 +80,8 @@ def locked(folder: Path) -> Iterator[None]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         file = (folder / LOCK).open("w")
-    except OSError as error:
-        raise RunError(f"{folder} cannot be written: {error.strerror}") from None
+    except (OSError, ValueError) as error:
+        raise RunError(f"{short_repr(str(folder))} cannot be written: {error_reason(error)}") from None
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

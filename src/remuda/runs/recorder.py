@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from remuda.core.policy import PolicyBinding
 from remuda.core.saved_state import SavedState
 from remuda.core.timeline import span
 from remuda.engines.context import EngineContext
@@ -129,6 +130,7 @@ class Recorder:
         self._writer = BackgroundWriter()
         self._started: list[Callback] = []
         self.training: Training | None = None
+        self._newest: Callable[[], Rows] | None = None  # gives the weights that were learned last
 
     def start(self, rounds: int, settled: int) -> None:
         """Tell the callbacks that training starts after so many rounds."""
@@ -142,6 +144,7 @@ class Recorder:
             metrics=list(dict.fromkeys([*of_game, *of_learners])),
             evaluation_metrics=[*of_game, "return_se"],
             stop=self._request_stop,
+            policies=self._newest_policies,
         )
         for callback in self.callbacks:
             self._started.append(callback)  # also one that fails on the way has something to close
@@ -204,6 +207,7 @@ class Recorder:
                 for i, value in enumerate(values):
                     rows[part.herd_first + i][name] = float(value)
         system = self._system_row(loop, update.version)
+        self._newest = lambda: loop.trainers.rows() if update.rows is None else update.rows
         self._tell(lambda callback, training: callback.learned(training, rows, system))
 
     def _tell(self, tell: Callable[[Callback, Training], None]) -> None:
@@ -242,13 +246,15 @@ class Recorder:
 
     def _rows(self, round_: int, totals: EpisodeTotals) -> list[Row]:
         rows: list[Row] = []
+        # Rounds that were collected and not learned yet (lag 1) belong to the episodes of this row, too.
+        steps = self.steps + sum(own.steps for number, own in self._totals.items() if number <= round_)
         players = [part.player for part in self.parts for _ in range(part.agents)]
         for g, group in enumerate(self.spec.groups):
             for agent in range(group.size):
                 row: Row = {
                     "round": round_,
                     "episodes": self.plan.episodes_after(round_),
-                    "agent_steps": self.steps,
+                    "agent_steps": steps,
                     "wall_s": self.wall_s,
                     "group": group.name,
                     "agent": len(rows),
@@ -318,6 +324,12 @@ class Recorder:
                 self._tell(lambda callback, training: callback.saved(training, path, episodes))
 
         self._writer.submit(write)
+
+    def _newest_policies(self) -> Sequence[PolicyBinding]:
+        """The herd with the weights that were learned last; before that, with those it holds."""
+        if self._newest is not None:
+            self.load(self._newest())
+        return self.bindings
 
     def load(self, rows: Rows) -> None:
         """Hold these weights, for the fingerprint."""

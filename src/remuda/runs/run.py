@@ -11,7 +11,7 @@ from remuda.runs.describe import describe
 from remuda.runs.directory import RunDirectory
 from remuda.runs.display import html_table, text_table
 from remuda.runs.evaluation import Scores, evaluate
-from remuda.runs.film import watch
+from remuda.runs.film import SIZE, SPEED, watch
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -38,9 +38,17 @@ class Run(RunDirectory):
         """`remuda.evaluate` of this run."""
         return evaluate(self, episodes, exploration, checkpoint, **settings)
 
-    def watch(self, gif: Path | str | None = None, episode: int = 0, checkpoint: str | None = None) -> Path:
-        """`remuda.watch` of this run: an episode as a GIF, which a notebook shows."""
-        return watch(self, gif, episode, checkpoint)
+    def watch(
+        self,
+        out: Path | str | None = None,
+        episode: int = 0,
+        checkpoint: str | None = None,
+        *,
+        size: int = SIZE,
+        speed: float = SPEED,
+    ) -> Path:
+        """`remuda.watch` of this run: an episode as a film, by default a GIF, which a notebook shows."""
+        return watch(self, out, episode, checkpoint, size=size, speed=speed)
 
     def plot(self) -> Figure:
         """The learning curve as a figure of matplotlib."""

@@ -28,7 +28,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "cage2_record": {
         "game": "cage2", "rules": "leaderboard", "red": ["b_line", "meander", "b_line", "meander", "sleep"],
         "observation": "memory", "actions": "compact", "horizon": "terminal",
-        "learner": "ppo", "worlds": 500, "total_episodes": 150_000,
+        "learner": "ppo", "worlds": 500, "total_episodes": 110_000,
         "layers": [128, 128], "activation": "relu", "passes": 3, "minibatches": 10, "lr": "0.001:0.00002",
         "gamma": 0.99, "gae_lambda": 0.95, "clip": 0.2, "entropy": "0.02:0.001", "grad_clip": 0.5,
     },

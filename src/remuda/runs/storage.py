@@ -16,6 +16,11 @@ def storage_reason(error: Exception) -> str:
     return "the disk is full" if full or "No space left" in str(error) else str(error)
 
 
+def error_reason(error: Exception) -> str:
+    """What the system says about a path, in a few words."""
+    return getattr(error, "strerror", None) or str(error)
+
+
 @contextmanager
 def storage_errors(folder: Path) -> Iterator[None]:
     """Turn errors of the operating system into a StorageError that names the folder."""

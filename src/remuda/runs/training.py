@@ -239,7 +239,9 @@ def _train(job: TrainingJob) -> Run:
         prepare(folder, plan, fresh and job.is_new)
         worker_pool.timeline = stack.enter_context(timeline.recording(folder, plan.timeline))
         done = 0 if state is None else state.episodes
-        progress = stack.enter_context(Progress(plan.total_episodes, done, folder / "console.log", job.quiet))
+        with storage_errors(folder):
+            progress = Progress(plan.total_episodes, done, folder / "console.log", job.quiet)
+        stack.enter_context(progress)
         failure_log = FailureLog(plan, folder, lambda text: report(text))
 
         def snapshot(loop: Loop) -> tuple[dict[str, checkpoint.Arrays], Row]:

@@ -24,7 +24,7 @@ class StudyProgress:
     """A bar on a terminal, lines elsewhere."""
 
     def __init__(self, folder: Path, design: Design, done: Mapping[str, Path], quiet: bool) -> None:
-        self.console = QuietConsole(stderr=True, quiet=quiet, soft_wrap=True)
+        self.console = QuietConsole(stderr=True, quiet=quiet, soft_wrap=True, markup=False)
         self._folder = folder
         self._plans = {own.name: own.plan.total_episodes for own in design.runs}
         self._episodes = {name: self._plans[name] for name in done}

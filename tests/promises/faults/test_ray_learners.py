@@ -19,7 +19,7 @@ from remuda.runs import checkpoint
 EPISODES = 24
 SHORT: dict[str, Any] = {
     **PLAN, "agents": 5, "total_episodes": EPISODES, "engine": "ray", "n_workers": 1, "n_learners": 2,
-    "deterministic": True, "checkpoint_every": 8, "keep_checkpoints": 9,
+    "deterministic": True, "checkpoint_every": 8, "keep_checkpoints": 9, "start_limit_s": 600,
 }  # fmt: skip
 LEARNERS: dict[str, dict[str, Any]] = {
     "iqn": {},

@@ -54,7 +54,7 @@ def test_a_herd_is_trained_scored_filmed_and_exported(environment: Path) -> None
     assert result["episodes"] == 32
     score = json.loads(_remuda(environment, "evaluate", "first", "--episodes", "16", "--json"))
     assert score["episodes"] == 16
-    _remuda(environment, "watch", "first", "--gif", "film.gif")
+    _remuda(environment, "watch", "first", "--out", "film.gif")
     assert (environment / "work/film.gif").read_bytes().startswith(b"GIF8")
     _remuda(environment, "export", "first", "--agent", "0", "--out", "agent")
     assert sorted(path.name for path in (environment / "work/agent").iterdir()) == ["network.py", "weights.safetensors"]

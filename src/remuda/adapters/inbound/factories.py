@@ -66,6 +66,17 @@ def entry_from_library(library: str, env_id: str) -> GameEntry:
     return GameEntry(name, f"{env_id} of {library}", options, partial(_make, name, factory), step_cost=StepCost.FAST)
 
 
+def options_with_pictures(entry: GameEntry, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options with render_mode=rgb_array, if this is a foreign environment that may take it and has none yet."""
+    wanted = dict(options)
+    if issubclass(entry.options, FactoryOptions):
+        if "render_mode" in entry.options.model_fields:
+            wanted["render_mode"] = wanted.get("render_mode") or "rgb_array"
+        elif entry.name.startswith(tuple(f"{library}:" for library in LIBRARIES)):
+            wanted["arguments"] = {"render_mode": "rgb_array", **wanted.get("arguments", {})}
+    return wanted
+
+
 def _from_gymnasium(gymnasium: Any, env_id: str) -> tuple[Any, Callable[..., Any]]:
     """The class of an environment, and the factory that makes it."""
     env_class = gymnasium.spec(env_id).entry_point

@@ -15,15 +15,17 @@ from remuda.adapters.inbound.spaces import FlatSpace, count_actions, mask_of
 from remuda.adapters.inbound.worlds import SimulatorGame, World, max_turns_of
 from remuda.core.game import Game, GameSpec, Group
 
+MAX_SHOWN = 4
+"""Agents whose environments a picture shows."""
+
 
 def build(name: str, env: Any, make: Callable[[], Any], turns: int | None, worlds: int, agents: int) -> Game:
     """Worlds of an environment: `env` is the first copy, `make` creates the others."""
     inputs, actions = FlatSpace(env.observation_space, name), count_actions(env.action_space, name)
     obs, info = env.reset(seed=0)
     masked = mask_of(obs, info) is not None
-    spec = GameSpec(
-        name, (Group("all", agents, inputs.shape, inputs.dtype, actions, masked=masked),), turns or max_turns_of(env)
-    )
+    group = Group("all", agents, inputs.shape, inputs.dtype, actions, low=inputs.low, high=inputs.high, masked=masked)
+    spec = GameSpec(name, (group,), turns or max_turns_of(env))
     envs = iter([env, *(make() for _ in range(worlds * agents - 1))])
     return SimulatorGame(spec, [GymnasiumWorld([next(envs) for _ in range(agents)], inputs) for _ in range(worlds)])
 
@@ -65,7 +67,12 @@ class GymnasiumWorld(World):
             self.running -= 1
             self.over = not self.running
 
+    def draws(self) -> bool:
+        """Whether the environment was made with render_mode=rgb_array."""
+        return bool(self.envs[0].render_mode == "rgb_array")
+
     def render(self) -> NDArray[np.uint8] | None:
-        """The first environment, if it was made with render_mode=rgb_array."""
-        env = self.envs[0]
-        return np.asarray(env.render()) if env.render_mode == "rgb_array" else None
+        """The environments of the first few agents, side by side, if they draw."""
+        if not self.draws():
+            return None
+        return np.concatenate([np.asarray(env.render()) for env in self.envs[:MAX_SHOWN]], axis=1)

@@ -53,7 +53,17 @@ def _groups(name: str, env: Any) -> tuple[tuple[Group, ...], list[PettingZooAgen
     state = _state_of(env)
     shown: dict[str, Any] = {} if state is None else {"state_shape": state.shape, "state_dtype": state.dtype}
     groups = tuple(
-        Group(_common_name(agents), len(agents), shape, dtype, actions, masked=masked, **shown)
+        Group(
+            _common_name(agents),
+            len(agents),
+            shape,
+            dtype,
+            actions,
+            masked=masked,
+            low=min(agent.inputs.low for agent in agents),
+            high=max(agent.inputs.high for agent in agents),
+            **shown,
+        )
         for (shape, dtype, actions, masked), agents in alike.items()
     )
     return groups, [agent for agents in alike.values() for agent in agents]
@@ -96,9 +106,13 @@ class PettingZooWorld(World):
             self._last_state = self.env.state()
         return self._last_state
 
+    def draws(self) -> bool:
+        """Whether the environment was made with render_mode=rgb_array."""
+        return getattr(self.env, "render_mode", None) == "rgb_array"
+
     def render(self) -> NDArray[np.uint8] | None:
-        """The environment's picture, if it was made with render_mode=rgb_array."""
-        return self.env.render() if getattr(self.env, "render_mode", None) == "rgb_array" else None
+        """The environment's picture, if it draws any."""
+        return self.env.render() if self.draws() else None
 
 
 class ParallelWorld(PettingZooWorld):
@@ -106,7 +120,8 @@ class ParallelWorld(PettingZooWorld):
 
     def reset(self, seed: int) -> None:
         """Begin an episode."""
-        self.last_obs, self.infos = self.env.reset(seed=seed)
+        obs, self.infos = self.env.reset(seed=seed)
+        self.last_obs = dict(obs)  # a copy: the environment may keep the one that it gave us
         self.actions: dict[str, int] = {}
         self._update_alive()
 

@@ -190,12 +190,19 @@ class SorrelWorld(World):
             self.terminated[:] = True
             self.over = True
 
+    def draws(self) -> bool:
+        """Whether this Sorrel has its drawing code."""
+        try:
+            import_module("sorrel.utils.visualization")
+        except ImportError:
+            return False
+        return True
+
     def render(self) -> NDArray[np.uint8] | None:
         """Sorrel's own sprites, all layers."""
-        try:
-            draw = import_module("sorrel.utils.visualization")
-        except ImportError:
+        if not self.draws():
             return None
+        draw = import_module("sorrel.utils.visualization")
         return np.asarray(draw.image_from_array(draw.render_sprite(self._env.world)).convert("RGB"), np.uint8)
 
     def _create(self) -> Any:

@@ -2,7 +2,7 @@
 
 | space | becomes |
 | --- | --- |
-| Box | unchanged: same shape and dtype (float64 becomes float32) |
+| Box | unchanged: same shape and dtype (float64 becomes float32); other shapes and values are errors |
 | Discrete, MultiDiscrete | one-hot, float32 |
 | MultiBinary | 0 and 1, float32 |
 | Tuple, Dict | its parts flattened and concatenated (Dict: by key), float32 |
@@ -21,7 +21,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from remuda.core.errors import ConfigError
+from remuda.core.errors import ConfigError, GameError
 
 MASK = "action_mask"
 FLATTENABLE = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
@@ -46,12 +46,32 @@ class FlatSpace:
             self.dtype = np.dtype(np.float32)
         if not math.prod(self.shape):
             raise ConfigError(f"{who} observes nothing: its observation space is {space}")
+        flat: Any = self._rest if self._is_box else spaces.flatten_space(self._rest)
+        self._low, self._high = (np.asarray(bound, self.dtype).reshape(self.shape) for bound in (flat.low, flat.high))
+        self.low, self.high = float(self._low.min()), float(self._high.max())
+        own = self._low != self._low.flat[0], self._high != self._high.flat[0]
+        self._bounds_differ = self.dtype.kind == "f" and any(bound.any() for bound in own)
 
     def as_array(self, obs: Any) -> NDArray[Any]:
         """An observation as an array."""
         if self.masked:
             obs = obs[self._only] if self._only else {name: part for name, part in obs.items() if name != MASK}
-        return np.asarray(obs if self._is_box else spaces.flatten(self._rest, obs), self.dtype)
+        given = np.asarray(obs if self._is_box else spaces.flatten(self._rest, obs))
+        if given.shape != self.shape:
+            raise GameError(f"an observation has shape {given.shape}, but its space has {self.shape}")
+        array = given if given.dtype == self.dtype else self._cast(given)
+        if self._bounds_differ and not ((array >= self._low) & (array <= self._high)).all():
+            return np.full(self.shape, np.nan, self.dtype)  # an invalid sample, which is found and named later
+        return array
+
+    def _cast(self, given: NDArray[Any]) -> NDArray[Any]:
+        """The array in the type of its space; whole numbers must keep their values."""
+        with np.errstate(invalid="ignore", over="ignore"):
+            array = given.astype(self.dtype)
+        if self.dtype.kind in "iub" and not np.array_equal(array, given):
+            wrong = given[array != given].flat[0]
+            raise GameError(f"an observation has the value {wrong}, which is none of its space ({self.dtype})")
+        return array
 
 
 def mask_of(obs: Any, info: Mapping[str, Any]) -> Any:

@@ -61,6 +61,10 @@ class World(ABC):
     def end(self) -> None:  # noqa: B027
         """End the turn."""
 
+    def draws(self) -> bool:
+        """Whether `render` returns pictures."""
+        return False
+
     def render(self) -> NDArray[np.uint8] | None:
         """A picture, if the simulator draws any."""
         return None
@@ -147,6 +151,10 @@ class SimulatorGame(Game):
                 world.over = True
             self.over[w] = world.over
         self._collect_signals()
+
+    def can_be_seen(self) -> bool:
+        """Whether the simulator draws pictures."""
+        return self._worlds[0].draws()
 
     def render(self, world: int) -> NDArray[np.uint8]:
         """The simulator's own picture."""

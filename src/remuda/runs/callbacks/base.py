@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from remuda.core.plan import Plan
 
 if TYPE_CHECKING:
+    from remuda.core.policy import PolicyBinding
     from remuda.runs.directory import RunDirectory
 
 Row = dict[str, Any]
@@ -39,6 +40,7 @@ class Training:
     metrics: Sequence[str]  # names of the metrics in the rows of `learned`
     evaluation_metrics: Sequence[str]  # names of the metrics in the rows of `evaluated`
     stop: Callable[[str], None]  # ends the run after this round, saved; the reason is shown
+    policies: Callable[[], Sequence[PolicyBinding]]  # the herd with its newest weights, to play with
 
     @property
     def path(self) -> Path:

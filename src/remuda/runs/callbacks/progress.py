@@ -35,7 +35,7 @@ class Progress(Callback):
     """Shows a run on the console, and writes what it shows to console.log."""
 
     def __init__(self, total_episodes: int, done: int = 0, log: Path | None = None, quiet: bool = False) -> None:
-        self.console = QuietConsole(stderr=True, quiet=quiet, soft_wrap=True)
+        self.console = QuietConsole(stderr=True, quiet=quiet, soft_wrap=True, markup=False)
         self.total = total_episodes
         self._log = log.open("a", encoding="utf-8") if log else None
         self._bar = Bar(

@@ -18,6 +18,39 @@ if TYPE_CHECKING:
 FLUSH_S = 30
 
 
+class QuietWriters:
+    """Silences a full disk in TensorBoard's own threads while runs are trained: the tables report it.
+
+    Several runs may be trained at once: the first installs the hook of this process, the last one removes it.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users = 0
+        self._before = threading.excepthook
+
+    def enter(self) -> None:
+        """A run begins."""
+        with self._lock:
+            if not self._users:
+                self._before, threading.excepthook = threading.excepthook, self._thread_failed
+            self._users += 1
+
+    def leave(self) -> None:
+        """A run has ended."""
+        with self._lock:
+            self._users -= 1
+            if not self._users:
+                threading.excepthook = self._before
+
+    def _thread_failed(self, args: threading.ExceptHookArgs) -> None:
+        if not (isinstance(args.exc_value, OSError) and type(args.thread).__module__.startswith("tensorboard")):
+            self._before(args)
+
+
+_quiet_writers = QuietWriters()
+
+
 class TensorBoard(Callback):
     """Writes one scalar per metric and agent, and the mean of the herd beside them, against episodes."""
 
@@ -29,8 +62,7 @@ class TensorBoard(Callback):
         from torch.utils.tensorboard import SummaryWriter  # slow to import, and only training needs it
 
         later = training.config.episodes_after(training.rounds) + 1
-        self._hook = threading.excepthook
-        threading.excepthook = self._thread_failed
+        _quiet_writers.enter()
         with storage_errors(training.path):
             self._writer = SummaryWriter(
                 str(training.path / "tensorboard"), purge_step=later if training.rounds else None, flush_secs=FLUSH_S
@@ -57,11 +89,6 @@ class TensorBoard(Callback):
             for name, own in values.items():
                 self._writer.add_scalar(f"{kind}/{name}/mean", sum(own) / len(own), int(rows[0]["episodes"]))
 
-    def _thread_failed(self, args: threading.ExceptHookArgs) -> None:
-        """Silence a full disk in TensorBoard's own thread: the tables report it."""
-        if not (isinstance(args.exc_value, OSError) and type(args.thread).__module__.startswith("tensorboard")):
-            self._hook(args)
-
     def end(self, training: Training, result: Mapping[str, Any] | None) -> None:
         """Flush and close."""
         if self._writer is None:
@@ -70,4 +97,5 @@ class TensorBoard(Callback):
             with suppress(OSError):
                 self._writer.close()
         finally:
-            threading.excepthook = self._hook
+            self._writer = None
+            _quiet_writers.leave()

@@ -8,8 +8,8 @@ from typing import Any
 from remuda.core.code_names import refuse_while_importing
 from remuda.core.errors import ConfigError
 from remuda.core.game import GameSpec
+from remuda.core.machine import CpuClock, machine
 from remuda.core.machine import cores as cores_here
-from remuda.core.machine import machine
 from remuda.core.plan import Plan
 from remuda.core.session import is_session_name
 from remuda.engines.table import ENGINES
@@ -54,13 +54,16 @@ def compare(
             f"{name} was defined in this session, where no trial finds it: put it into a file and import it"
         )
     spec = spec_of(plan)
+    clock = CpuClock.now()
     measurements = measure(plan, wanted, seconds, repeats, on_message, trust)
+    disturbance = CpuClock.now().disturbance_since(clock)
     turns = measure_turns(plan) if ideal or cores else None
     measured = [one for one in measurements if one.trials]
     return Comparison(
         title=f"{plan.game}, {spec.agents} {'agent' if spec.agents == 1 else 'agents'}, {plan.worlds} worlds",
         machine=machine(),
         command=command,
+        disturbance=disturbance,
         measurements=measurements,
         recommendations=recommend(measurements),
         ideal=ideal_rate(plan, turns, measurements, cores_here()) if ideal and turns and measured else None,

@@ -8,18 +8,26 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from rich.box import SIMPLE
 from rich.table import Table
 
 from remuda.engines.table import ENGINES
 from remuda.runs.directory import to_json
+from remuda.runs.storage import storage_errors
 from remuda.studies.compare.measure import VariantMeasurements
 from remuda.studies.compare.recommend import Recommendation, time_for
-from remuda.studies.html import BLUE, GREEN, GREY, INK, ORANGE, RED, figure, note, page, svg, table
+from remuda.studies.html import BLUE, GREEN, GREY, INK, ORANGE, RED, figure, note, page, svg, table, warning
 
 COLUMNS = (
     "engine", "episodes/s", "agent-steps/s", "100,000 episodes", "× sequential", "per worker", "memory",
     "collect · learn · move · wait", "lag", "first round", "needs",
 )  # fmt: skip
+TERMINAL = {
+    "": ("episodes/s", "100,000 episodes"),
+    "speed": ("agent-steps/s", "× sequential", "per worker", "first round"),
+    "time and memory": ("collect · learn · move · wait", "lag", "memory", "needs"),
+}  # fmt: skip
+"""The columns in the terminal: three tables, none wider than 80 columns."""
 EPISODES_SHOWN = 100_000
 COLOURS = {"collecting": BLUE, "learning": ORANGE, "moving data": "#9b59b6", "waiting": GREY}
 
@@ -33,6 +41,7 @@ class Comparison:
     command: str
     measurements: Sequence[VariantMeasurements]
     recommendations: Sequence[Recommendation]
+    disturbance: str = ""  # a sentence if other programs ran meanwhile
     ideal: float | None = None  # episodes per second
     cores_here: int = 1
     predictions: Sequence[Prediction] = ()
@@ -41,12 +50,15 @@ class Comparison:
     def write(self, html_file: Path | str | None = None, json_file: Path | str | None = None) -> None:
         """Write the page with tables and pictures, and every figure as JSON."""
         if html_file is not None:
-            Path(html_file).write_text(html(self), encoding="utf-8")
+            with storage_errors(Path(html_file)):
+                Path(html_file).write_text(html(self), encoding="utf-8")
         if json_file is not None:
-            Path(json_file).write_text(to_json(as_json(self), indent=1), encoding="utf-8")
+            with storage_errors(Path(json_file)):
+                Path(json_file).write_text(to_json(as_json(self), indent=1), encoding="utf-8")
 
     def __repr__(self) -> str:
         lines = [f"{line.situation}: {line.use}, because {line.reason}" for line in self.recommendations]
+        lines = [*([self.disturbance] if self.disturbance else []), *lines]
         return "\n".join([self.title, *lines, "write(html_file=…) writes tables and pictures"])
 
     def _repr_html_(self) -> str:
@@ -67,6 +79,7 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
     """All measurements and predictions."""
     return {
         "title": comparison.title, "machine": comparison.machine, "command": comparison.command,
+        "disturbance": comparison.disturbance or None,
         "measured": [
             {
                 "engine": one.variant.engine, "n_workers": one.variant.workers, "problem": one.problem or None,
@@ -120,13 +133,13 @@ def _sequential(measurements: Sequence[VariantMeasurements]) -> VariantMeasureme
 
 def tables(comparison: Comparison) -> list[Table]:
     """The tables for the terminal."""
-    measured = Table(*COLUMNS, title=f"{comparison.title}, measured")
-    for one in comparison.measurements:
-        measured.add_row(*row(one, _sequential(comparison.measurements)))
+    rows = [row(one, _sequential(comparison.measurements)) for one in comparison.measurements]
+    measured = [_columns(rows, names, title) for title, names in TERMINAL.items()]
+    measured[0].title = f"{comparison.title}, measured"
     recommended = Table("for", "use", "because")
     for line in comparison.recommendations:
         recommended.add_row(line.situation, line.use, line.reason)
-    result = [measured, recommended]
+    result = [*measured, recommended]
     if comparison.predictions:
         cores = sorted({one.cores for one in comparison.predictions})
         predicted = Table("engine", *(f"{n} cores" for n in cores), title="predicted, episodes/s (workers)")
@@ -138,11 +151,20 @@ def tables(comparison: Comparison) -> list[Table]:
     return result
 
 
+def _columns(rows: Sequence[Sequence[str]], names: Sequence[str], title: str) -> Table:
+    """Some columns as a table; one with the engine and few others fits into a terminal of 80 columns."""
+    table = Table("engine", *names, title=title, box=SIMPLE)
+    for cells in rows:
+        table.add_row(cells[0], *(cells[COLUMNS.index(name)] for name in names))
+    return table
+
+
 def html(comparison: Comparison) -> str:
     """The page."""
     measured = [one for one in comparison.measurements if one.trials]
     parts = [
         f"<h1>{escape(comparison.title)}: which engine?</h1>",
+        *([warning(f"{comparison.disturbance}. Measure again when it is idle.")] if comparison.disturbance else []),
         f"<p>{escape(comparison.machine)}<br><code>{escape(comparison.command)}</code></p>",
         "<h2>Recommended here</h2>",
         table(("for", "use", "because"), [[a.situation, a.use, a.reason] for a in comparison.recommendations], "words"),
@@ -175,7 +197,7 @@ def _rates(comparison: Comparison, measured: Sequence[VariantMeasurements]) -> s
     axes.barh(names, [one.rate for one in measured], xerr=errors, color=BLUE, ecolor=INK, capsize=3)
     if comparison.ideal is not None:
         axes.axvline(comparison.ideal, color=RED, linestyle="--", label=f"ideal machine: {comparison.ideal:,.0f}")
-        axes.legend(loc="lower right")
+        axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), frameon=False)  # above the bars, not on them
     axes.set_xlabel("episodes per second (bar: median, line: slowest to fastest repeat)")
     return svg(drawn)
 
@@ -188,7 +210,7 @@ def _shares(measured: Sequence[VariantMeasurements]) -> str:
         axes.barh(names, widths, left=left, color=colour, label=part)
         left = [a + b for a, b in zip(left, widths, strict=True)]
     axes.set_xlabel("% of the time of all cores")
-    axes.legend(ncols=4, loc="upper center", bbox_to_anchor=(0.5, 1.12), frameon=False)
+    axes.legend(ncols=4, loc="lower center", bbox_to_anchor=(0.5, 1.0), frameon=False)
     return svg(drawn)
 
 
@@ -200,6 +222,8 @@ def _memory(measured: Sequence[VariantMeasurements]) -> str:
 
 
 def _predicted_part(comparison: Comparison) -> list[str]:
+    from matplotlib.ticker import LogLocator, NullLocator  # slow to import
+
     drawn, axes = figure(4.5)
     for engine in dict.fromkeys(one.engine for one in comparison.predictions):
         points = sorted((one.cores, one.episodes_per_s) for one in comparison.predictions if one.engine == engine)
@@ -212,7 +236,10 @@ def _predicted_part(comparison: Comparison) -> list[str]:
     axes.set(xscale="log", yscale="log", xlabel="cores", ylabel="episodes per second")
     counts = sorted({one.cores for one in comparison.predictions})
     axes.set_xticks(counts, [str(count) for count in counts])
-    axes.minorticks_off()
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))  # more than one tick also within a decade
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.6g}")
+    axes.yaxis.set_minor_locator(NullLocator())
     axes.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1.0, 1.0))
     rows = [
         [

@@ -123,9 +123,9 @@ class LearnerPool:
         except self._ray.exceptions.RayError as error:
             self._on_error(handle, error)
             return
-        handle.progress_at = time.monotonic()
         if reference == handle.node_reference:
             handle.node, handle.node_reference = value, None
+            handle.progress_at = time.monotonic()
         elif reference == handle.progress_reference:
             handle.progress_reference = None
             if not handle.calls or value != handle.progress:
@@ -133,6 +133,7 @@ class LearnerPool:
             handle.progress = value
         else:
             handle.calls.popleft()
+            handle.progress_at = time.monotonic()
             handle.peak_bytes = max(handle.peak_bytes, value.peak_bytes)
             if value.metrics:
                 handle.deaths = 0

@@ -1,0 +1,32 @@
+"""Stop and extend a run, where the person who started the board allowed it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from remuda.board.catalogue import holder_of
+from remuda.board.locks import lock_holders
+from remuda.core.errors import RunError
+
+
+def stop(root: Path, name: str) -> str:
+    """Ask the process that trains a run to save and end."""
+    holder = holder_of(root, name, lock_holders())
+    if holder is None or holder <= 0:
+        raise RunError(f"{name} is not being trained on this machine")
+    os.kill(holder, signal.SIGINT)
+    return f"{name} was asked to save and stop"
+
+
+def extend(root: Path, name: str, total_episodes: int) -> str:
+    """Continue a run to so many episodes, in a process of its own that outlives the board."""
+    if holder_of(root, name, lock_holders()) is not None:
+        raise RunError(f"{name} is being trained: stop it first")
+    command = [sys.executable, "-m", "remuda", "resume", str(root / name), "--total-episodes", str(total_episodes)]
+    nowhere = subprocess.DEVNULL  # the run writes its own console.log
+    subprocess.Popen(command, stdin=nowhere, stdout=nowhere, stderr=nowhere, start_new_session=True)
+    return f"{name} goes on to {total_episodes:,} episodes"

@@ -1,0 +1,241 @@
+// Plays films: the grid, network or pictures of one episode on a canvas, several side by side with common controls.
+import { ask, colour, el, short } from "./dom.js";
+
+const FACING = [[0, -1], [0, 1], [-1, 0], [1, 0]]; // up, down, left, right
+const MAX_CELLS = 4_000_000;
+
+export class Film {
+  constructor(data) {
+    this.data = data;
+    this.turns = Array.isArray(data.turns) ? data.turns : [];
+    this.kinds = (Array.isArray(data.kinds) ? data.kinds : []).map(([name, shade, shape]) => ({ name: String(name), colour: colour(shade), shape }));
+    this.agents = (Array.isArray(data.agents) ? data.agents : []).map(String);
+    this.colours = this.agents.map((_, i) => colour((data.colours || [])[i]));
+    const size = Array.isArray(data.size) ? data.size.map(Number) : [];
+    this.rows = size[0] || 0;
+    this.cols = size[1] || 0;
+    if (!(this.rows * this.cols <= MAX_CELLS)) this.rows = this.cols = 0;
+    this.grid = this.kinds.length > 0 && this.rows > 0;
+    this.pictures = new Map();
+    this.reset();
+  }
+
+  get last() { return Math.max(0, this.turns.length - 1); }
+
+  reset() {
+    this.at = -1;
+    this.cells = new Uint8Array(this.grid ? this.rows * this.cols : 0);
+    this.boxes = [];
+  }
+
+  go(index) {
+    const target = Math.max(0, Math.min(index, this.last));
+    if (target < this.at) this.reset();
+    while (this.at < target) {
+      const turn = this.turns[++this.at];
+      for (const [cell, kind] of turn.cells || []) if (cell >= 0 && cell < this.cells.length) this.cells[cell] = kind;
+      for (const [number, ...look] of turn.boxes || []) this.boxes[number] = look;
+    }
+    return this.turns[this.at];
+  }
+
+  draw(canvas, index) {
+    const turn = this.go(index);
+    if (!turn) return;
+    if (this.grid) this.drawGrid(canvas, turn);
+    else if (this.kinds.length) this.drawBoxes(canvas);
+    else this.drawPicture(canvas, turn);
+  }
+
+  drawGrid(canvas, turn) {
+    const cell = Math.max(8, Math.floor(840 / Math.max(this.rows, this.cols)));
+    const pen = sized(canvas, this.cols * cell, this.rows * cell);
+    const floor = this.kinds[0].colour;
+    for (let i = 0; i < this.cells.length; i++) {
+      const kind = this.kinds[this.cells[i]] || this.kinds[0];
+      const x = (i % this.cols) * cell, y = Math.floor(i / this.cols) * cell;
+      pen.fillStyle = kind.shape === "cell" ? kind.colour : floor;
+      pen.fillRect(x, y, cell, cell);
+      if (cell >= 12) { pen.strokeStyle = "rgb(0 0 0 / 6%)"; pen.strokeRect(x + .5, y + .5, cell - 1, cell - 1); }
+    }
+    for (const [row, col, shade] of turn.beams || []) {
+      pen.fillStyle = colour(shade) + "90";
+      pen.fillRect(col * cell, row * cell, cell, cell);
+    }
+    for (let i = 0; i < this.cells.length; i++) {
+      const kind = this.kinds[this.cells[i]];
+      if (kind && kind.shape !== "cell") item(pen, kind, (i % this.cols + .5) * cell, (Math.floor(i / this.cols) + .5) * cell, cell);
+    }
+    for (const [number, row, col, facing] of turn.agents || []) {
+      agent(pen, number, this.colours[number] || "#888888", (col + .5) * cell, (row + .5) * cell, cell, facing);
+    }
+  }
+
+  drawBoxes(canvas) {
+    const columns = (this.data.columns || []).map(String), places = this.data.boxes || [];
+    const most = Math.max(1, ...columns.map((_, c) => places.filter((place) => place[1] === c).length));
+    const width = 210, height = 58, gap = 12, pen = sized(canvas, columns.length * (width + 20) + 10, 34 + most * (height + gap));
+    const style = getComputedStyle(document.documentElement);
+    pen.fillStyle = style.getPropertyValue("--card");
+    pen.fillRect(0, 0, canvas.width, canvas.height);
+    const used = columns.map(() => 0);
+    pen.textBaseline = "middle";
+    columns.forEach((name, column) => text(pen, name, 8 + column * (width + 20), 16, style.getPropertyValue("--ink"), 16));
+    places.forEach(([name, column], index) => {
+      if (!(column in used)) return;
+      const look = this.boxes[index] || [0, 0, "", []];
+      const x = 8 + column * (width + 20), y = 32 + used[column]++ * (height + gap);
+      pen.fillStyle = (this.kinds[look[0]] || this.kinds[0]).colour;
+      pen.strokeStyle = (this.kinds[look[1]] || this.kinds[0]).colour;
+      pen.lineWidth = 4;
+      pen.beginPath(); pen.roundRect(x, y, width, height, 8); pen.fill(); pen.stroke();
+      text(pen, String(name), x + 12, y + 18, "#1d2733", 15);
+      text(pen, String(look[2] || ""), x + 12, y + 41, "#1e6e3c", 12);
+      let right = x + width - 8;
+      for (const [mark, shade] of [...(look[3] || [])].reverse()) {
+        pen.font = "600 12px system-ui";
+        const wide = Math.max(20, pen.measureText(String(mark)).width + 10);
+        pen.fillStyle = colour(shade);
+        pen.beginPath(); pen.roundRect(right - wide, y + 32, wide, 20, 5); pen.fill();
+        pen.textAlign = "center"; text(pen, String(mark), right - wide / 2, y + 42, "#ffffff", 12, "600"); pen.textAlign = "left";
+        right -= wide + 4;
+      }
+    });
+  }
+
+  drawPicture(canvas, turn) {
+    if (typeof turn.picture !== "string" || !/^[A-Za-z0-9+/=]*$/.test(turn.picture)) return;
+    let image = this.pictures.get(turn.turn);
+    if (!image) {
+      image = new Image();
+      image.src = `data:image/png;base64,${turn.picture}`;
+      this.pictures.set(turn.turn, image);
+    }
+    const show = () => { const pen = sized(canvas, image.naturalWidth * 2 || 2, image.naturalHeight * 2 || 2); pen.imageSmoothingEnabled = image.naturalWidth > 100; pen.drawImage(image, 0, 0, canvas.width, canvas.height); };
+    if (image.complete) show(); else image.onload = show;
+  }
+}
+
+function sized(canvas, width, height) {
+  if (canvas.width !== width || canvas.height !== height) { canvas.width = width; canvas.height = height; }
+  return canvas.getContext("2d");
+}
+
+function text(pen, words, x, y, shade, size, weight = "400") {
+  pen.font = `${weight} ${size}px system-ui, sans-serif`;
+  pen.fillStyle = shade;
+  pen.fillText(words, x, y);
+}
+
+function item(pen, kind, x, y, cell) {
+  const reach = cell * .34;
+  pen.fillStyle = pen.strokeStyle = kind.colour;
+  pen.beginPath();
+  if (kind.shape === "disc") { pen.arc(x, y, reach, 0, 7); pen.fill(); }
+  else if (kind.shape === "diamond") { pen.moveTo(x, y - reach * 1.1); pen.lineTo(x + reach, y); pen.lineTo(x, y + reach * 1.1); pen.lineTo(x - reach, y); pen.fill(); }
+  else { pen.lineWidth = Math.max(1.5, cell / 7); pen.moveTo(x - reach, y - reach); pen.lineTo(x + reach, y + reach); pen.moveTo(x - reach, y + reach); pen.lineTo(x + reach, y - reach); pen.stroke(); }
+}
+
+function agent(pen, number, shade, x, y, cell, facing) {
+  pen.fillStyle = shade; pen.strokeStyle = "#ffffff"; pen.lineWidth = Math.max(1, cell / 20);
+  pen.beginPath(); pen.arc(x, y, cell * (facing === null || facing === undefined ? .45 : .4), 0, 7); pen.fill(); pen.stroke();
+  const way = FACING[facing];
+  if (way) {
+    const [dx, dy] = way, tip = cell * .5, base = cell * .3, side = cell * .18;
+    pen.fillStyle = "#ffffff";
+    pen.beginPath(); pen.moveTo(x + dx * tip, y + dy * tip);
+    pen.lineTo(x + dx * base + dy * side, y + dy * base + dx * side); pen.lineTo(x + dx * base - dy * side, y + dy * base - dx * side); pen.fill();
+  }
+  if (cell >= 14) { pen.textAlign = "center"; pen.textBaseline = "middle"; text(pen, String(number), x, y + cell * .03, "#ffffff", Math.round(cell * (number < 100 ? .5 : .36)), "600"); pen.textAlign = "left"; }
+}
+
+// The stage: an earlier version on the left, a later one on the right, both at the same turn.
+export class Stage {
+  constructor(run) {
+    this.run = run;
+    this.index = 0;
+    this.playing = !matchMedia("(prefers-reduced-motion: reduce)").matches;
+    this.before = 0;
+    this.sides = [this.side("before"), this.side("now")];
+    this.play = el("button", { type: "button", id: "play", onclick: () => this.toggle() });
+    this.speed = el("select", { id: "speed", "aria-label": "turns per second" }, [2, 4, 8, 16, 32].map((n) => el("option", { value: n, selected: n === 8 }, `${n} turns/s`)));
+    this.scrub = el("input", { type: "range", id: "scrub", min: 0, max: 0, value: 0, "aria-label": "turn", style: { flex: "1", minWidth: "8rem" }, oninput: () => { this.playing = false; this.show(Number(this.scrub.value)); } });
+    this.turn = el("span", { class: "soft", id: "turn" });
+    this.legend = el("div", { class: "legend" });
+    this.root = el("div", {}, el("div", { class: "bar" }, this.play, this.scrub, this.turn, this.speed), el("div", { class: "stage" }, this.sides.map((side) => side.root)), this.legend);
+    this.last = 0;
+    this.tick = (now) => { if (this.root.isConnected || !this.shown) { this.shown ||= this.root.isConnected; this.step(now); this.frame = requestAnimationFrame(this.tick); } };
+    this.frame = requestAnimationFrame(this.tick);
+  }
+
+  side(name) {
+    const canvas = el("canvas", { role: "img", width: 300, height: 200, id: `film-${name}` });
+    const choose = el("select", { "aria-label": `version shown ${name}`, id: `version-${name}`, onchange: () => this.load(side, choose.value) });
+    const scores = el("table", { class: "scores" });
+    const lines = el("div", { class: "soft mono" });
+    const side = { name, canvas, choose, scores, lines, film: null, root: el("figure", { class: "card", style: { margin: 0 } }, el("figcaption", { class: "bar" }, el("b", {}, name), choose), canvas, lines, scores) };
+    return side;
+  }
+
+  // The films there are, by episodes trained; a side that shows the newest follows it.
+  async offer(films) {
+    if (!films.length) return;
+    const wanted = [films[0], films[films.length - 1]];
+    for (const [i, side] of this.sides.entries()) {
+      const shown = Number(side.choose.value), follows = side.film === null || (i === 1 && shown === this.newest);
+      side.choose.replaceChildren(...films.map((n) => el("option", { value: n }, n === 0 ? "untrained" : `${n.toLocaleString("en")} episodes`)));
+      const target = follows || !films.includes(shown) ? wanted[i] : shown;
+      side.choose.value = String(target);
+      if (side.film === null || target !== shown) await this.load(side, target);
+    }
+    this.newest = films[films.length - 1];
+  }
+
+  async load(side, episodes) {
+    try { side.film = new Film(await ask("/api/film", { id: this.run, episodes })); } catch { return; }
+    this.legend.replaceChildren(...side.film.kinds.slice(side.film.grid ? 1 : 0).map((kind) => el("span", {}, el("span", { class: "swatch", style: { background: kind.colour } }), kind.name)));
+    this.scrub.max = Math.max(...this.sides.map((own) => own.film ? own.film.last : 0));
+    this.show(this.index);
+  }
+
+  toggle() { this.playing = !this.playing; if (this.playing && this.index >= Number(this.scrub.max)) this.index = 0; this.show(this.index); }
+
+  step(now) {
+    if (!this.playing || now - this.last < 1000 / Number(this.speed.value)) return;
+    this.last = now;
+    const end = Number(this.scrub.max);
+    if (!end) return;
+    this.pause = this.index >= end ? (this.pause || 0) + 1 : 0;
+    if (this.pause > 8) this.show(0); else this.show(Math.min(end, this.index + 1));
+  }
+
+  show(index) {
+    this.index = index;
+    this.scrub.value = String(index);
+    this.play.textContent = this.playing ? "❚❚ pause" : "▶ play";
+    for (const side of this.sides) {
+      if (!side.film) continue;
+      side.film.draw(side.canvas, index);
+      const turn = side.film.turns[Math.min(index, side.film.last)] || {}, scores = turn.scores || [];
+      const total = scores.reduce((sum, own) => sum + own, 0);
+      side.canvas.setAttribute("aria-label", `${side.film.data.game}, ${side.name}, turn ${turn.turn}, return of the herd ${short(total)}`);
+      this.fill(side, scores, total);
+      side.lines.textContent = (turn.lines || []).join(" · ");
+      if (side.name === "now") this.turn.textContent = `turn ${turn.turn} of ${(side.film.turns[side.film.last] || {}).turn}`;
+    }
+  }
+
+  fill(side, scores, total) {
+    const film = side.film, most = 12;
+    if (side.rows !== film) {
+      side.rows = film;
+      side.cells = scores.slice(0, most).map(() => el("td"));
+      side.total = el("td");
+      side.scores.replaceChildren(el("caption", { class: "soft", style: { textAlign: "left" } }, "return so far"), el("tbody", {},
+        side.cells.map((cell, i) => el("tr", {}, el("th", { scope: "row", style: { textAlign: "left" } }, el("span", { class: "dot", style: { background: film.colours[i] } }, i), ` ${film.agents[i]}`), cell)),
+        scores.length > 1 ? el("tr", {}, el("th", { scope: "row", style: { textAlign: "left" } }, `herd of ${scores.length}`), side.total) : null));
+    }
+    side.cells.forEach((cell, i) => { cell.textContent = (scores[i] ?? 0).toFixed(1); });
+    side.total.textContent = total.toFixed(1);
+  }
+}

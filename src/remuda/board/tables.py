@@ -1,0 +1,187 @@
+"""Columns of tables that grow while they are read, and curves of them with few enough points to send."""
+
+from __future__ import annotations
+
+import csv
+import os
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remuda.board import files
+
+Column = NDArray[np.float64]
+MAX_COLUMNS = 96
+"""Columns that are kept in memory, over all runs."""
+CHUNK = 1 << 24
+VALUES_SENT = 12_000
+"""About how many numbers a curve has at most, over all agents; 12,000 are 90 kB of JSON."""
+MAX_AGENTS = 200
+
+
+@dataclass
+class _Growing:
+    """One column of one file, and how far the file was read for it."""
+
+    offset: int = 0
+    inode: int = 0
+    index: int = -1
+    values: list[Column] = field(default_factory=list)
+
+
+class ColumnCache:
+    """Reads columns of CSV files; what was read before is not read again."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._columns: OrderedDict[tuple[str, str, str], _Growing] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def names(self, run: str, file: str) -> list[str]:
+        """The header of a table."""
+        head, _ = files.read_tail(self.root, run, file, 0)
+        return next(iter(csv.reader([head.decode("utf-8", "replace").strip()])), [])
+
+    def column(self, run: str, file: str, name: str) -> Column:
+        """A column as numbers, nan where there is none; empty if the table does not have it."""
+        with self._lock:
+            key = (run, file, name)
+            column = self._columns.setdefault(key, _Growing())
+            self._columns.move_to_end(key)
+            while len(self._columns) > MAX_COLUMNS:
+                self._columns.popitem(last=False)
+            self._grow(column, run, file, name)
+            if len(column.values) > 1:
+                column.values = [np.concatenate(column.values)]
+            return column.values[0] if column.values else np.zeros(0)
+
+    def _grow(self, column: _Growing, run: str, file: str, name: str) -> None:
+        try:
+            with files.opened(self.root, run, file) as stream:
+                state = os.fstat(stream.fileno())
+                if state.st_ino != column.inode or state.st_size < column.offset:
+                    # A new file: a run that goes on writes its tables anew.
+                    head = stream.readline(1 << 16)
+                    header = next(iter(csv.reader([head.decode("utf-8", "replace").strip()])), [])
+                    index = header.index(name) if name in header else -1
+                    column.inode, column.offset, column.index, column.values = state.st_ino, len(head), index, []
+                if column.index < 0:
+                    return
+                stream.seek(column.offset)
+                while chunk := stream.read(CHUNK):
+                    end = chunk.rfind(b"\n") + 1
+                    if not end:
+                        break
+                    column.values.append(_numbers(chunk[:end], column.index))
+                    column.offset += end
+                    stream.seek(column.offset)
+        except OSError:
+            column.inode, column.offset, column.values = 0, 0, []
+
+
+def _numbers(chunk: bytes, index: int) -> Column:
+    """Column `index` of whole lines."""
+    if b'"' in chunk:
+        rows = csv.reader(chunk.decode("utf-8", "replace").splitlines())
+        return np.array([_number(row[index] if index < len(row) else "") for row in rows])
+    lines = chunk[:-1].split(b"\n")
+    try:
+        cells = np.array([line.split(b",", index + 1)[index] for line in lines])
+        return np.where(cells == b"", b"nan", cells).astype(np.float64)
+    except (IndexError, ValueError):
+        parts = (line.split(b",", index + 1) for line in lines)
+        return np.array([_number(cells[index] if index < len(cells) else "") for cells in parts])
+
+
+def _number(text: Any) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return float("nan")
+
+
+@dataclass(frozen=True)
+class CurveRequest:
+    """What a page asks for."""
+
+    run: str
+    table: str  # metrics.csv, evaluations.csv or system.csv
+    metric: str
+    x: str  # episodes, agent_steps or wall_s
+    first: float = -np.inf
+    last: float = np.inf
+    points: int = 400
+
+
+def curve(cache: ColumnCache, asked: CurveRequest) -> dict[str, Any]:
+    """A metric against x: mean, smallest and largest per point, and the mean of each agent."""
+    values = cache.column(asked.run, asked.table, asked.metric)
+    x = cache.column(asked.run, asked.table, asked.x)
+    agents = _agents(cache.column(asked.run, asked.table, "agent")) if asked.table != "system.csv" else 1
+    rows = min(len(values), len(x)) // agents
+    table = values[: rows * agents].reshape(rows, agents)
+    at = x[: rows * agents : agents]
+    errors = cache.column(asked.run, asked.table, f"{asked.metric}_se")[: rows * agents]
+    inside = (at >= asked.first) & (at <= asked.last) & np.isfinite(at)
+    table, at = table[inside], at[inside]
+    shown = min(agents, MAX_AGENTS)
+    count = int(np.clip(VALUES_SENT // (shown + 4), 20, max(20, min(asked.points, 2000))))
+    edges = np.linspace(0, len(at), min(count, len(at)) + 1).astype(np.int64)[:-1]
+    result: dict[str, Any] = {
+        "rows": rows,
+        "agent_count": agents,
+        "x": _sent(_means(at[:, None], edges, len(at))[:, 0]),
+        "mean": [],
+        "low": [],
+        "high": [],
+        "agents": [],
+        "error": [],
+    }
+    if not len(edges):
+        return result
+    means = _means(table, edges, len(at))
+    with np.errstate(all="ignore"):
+        result["mean"] = _sent(_mean_known(means))
+        result["low"] = _sent(np.fmin.reduceat(np.fmin.reduce(table, axis=1), edges))
+        result["high"] = _sent(np.fmax.reduceat(np.fmax.reduce(table, axis=1), edges))
+    if agents > 1:
+        result["agents"] = [_sent(means[:, agent]) for agent in range(shown)]
+    if len(errors) == rows * agents and len(edges) == len(at):
+        result["error"] = _sent(1.96 * _mean_known(errors.reshape(rows, agents)[inside]))
+    return result
+
+
+def _agents(agent: Column) -> int:
+    """How many rows a round has: until the first agent comes again."""
+    again = np.flatnonzero(agent[1:] == agent[:1])
+    return int(again[0]) + 1 if len(again) else max(1, len(agent))
+
+
+def _means(table: NDArray[np.float64], edges: NDArray[np.int64], rows: int) -> NDArray[np.float64]:
+    """Mean of each column between edges, of what is known; (edges, columns)."""
+    if not len(edges):
+        return np.zeros((0, table.shape[1]))
+    known = np.isfinite(table)
+    sums = np.add.reduceat(np.where(known, table, 0.0), edges, axis=0)
+    counts = np.add.reduceat(known.astype(np.float64), edges, axis=0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        means: NDArray[np.float64] = sums / counts
+    return means
+
+
+def _mean_known(table: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Mean over the columns of what is known in each row."""
+    known = np.isfinite(table)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        means: NDArray[np.float64] = np.where(known, table, 0.0).sum(axis=1) / known.sum(axis=1)
+    return means
+
+
+def _sent(values: NDArray[np.float64]) -> list[float | None]:
+    """Six digits, and null for what is not finite: JSON has no nan."""
+    return [float(f"{value:.6g}") if np.isfinite(value) else None for value in values.tolist()]

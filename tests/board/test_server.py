@@ -1,0 +1,310 @@
+"""The board's server: what it lists and sends, how little it sends, and what it refuses."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import numpy as np
+import pytest
+
+import remuda
+from remuda.board.catalogue import Catalogue
+from remuda.board.server import Board, BoardServer
+from remuda.board.tables import ColumnCache, CurveRequest, curve
+from remuda.board.views import lanes_of
+from remuda.core.errors import ConfigError
+
+HOSTILE = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>'
+
+
+class Client:
+    """Asks a board, as a browser or as somebody else would."""
+
+    def __init__(self, server: BoardServer) -> None:
+        self.port = int(server.server_address[1])
+
+    def ask(
+        self, path: str, method: str = "GET", body: bytes | None = None, **headers: str
+    ) -> tuple[int, dict[str, str], bytes]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        try:
+            connection.request(method, path, body, headers)
+            answer = connection.getresponse()
+            return answer.status, dict(answer.getheaders()), answer.read()
+        finally:
+            connection.close()
+
+    def json(self, path: str, **query: Any) -> Any:
+        status, _, body = self.ask(f"{path}?{urlencode(query)}" if query else path)
+        assert status == 200, (path, query, body)
+        return json.loads(body)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, trained: Any) -> Path:
+    """A folder with a run, beside a file that nobody may read."""
+    root = tmp_path / "root"
+    root.mkdir()
+    shutil.copytree(trained(pictures=True).path, root / "run")
+    (tmp_path / "secret.txt").write_text("secret")
+    (tmp_path / "secret.csv").write_text("round,episodes,agent,return\n1,1,0,4242\n")
+    return root
+
+
+@pytest.fixture
+def board(folder: Path) -> Iterator[Client]:
+    server = BoardServer(Board(folder))
+    server.start()
+    yield Client(server)
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_run_is_listed_with_what_it_did(board: Client) -> None:
+    (run,) = board.json("/api/runs")["runs"]
+    assert (run["id"], run["game"], run["status"]) == ("run", "treasurehunt", "finished")
+    assert (run["episodes"], run["total"], run["agents"]) == (12, 12, 2)
+
+
+def test_curves_are_those_of_the_table(board: Client, folder: Path) -> None:
+    own = remuda.Run(folder / "run")
+    found = board.json("/api/curve", id="run", table="metrics.csv", metric="return", x="episodes")
+    returns = own.metrics["return"].reshape(-1, 2)
+    assert found["x"] == own.metrics["episodes"][::2].tolist()
+    assert found["mean"] == pytest.approx(returns.mean(axis=1), rel=1e-5)
+    assert found["agents"][1] == pytest.approx(returns[:, 1], rel=1e-5)
+    part = board.json("/api/curve", id="run", table="metrics.csv", metric="return", x="episodes", first=4, last=9)
+    assert part["x"] == [6.0, 9.0]
+
+
+def test_a_run_has_its_plan_films_and_commands(board: Client, folder: Path) -> None:
+    run = board.json("/api/run", id="run")
+    assert run["config"]["options"]["agents"] == 2
+    assert run["films"][0] == 0
+    assert f"remuda resume {folder / 'run'}" in run["commands"]["resume"]
+    film = board.json("/api/film", id="run", episodes=run["films"][-1])
+    assert len(film["turns"]) == 13
+
+
+def test_rows_that_are_added_are_sent(folder: Path) -> None:
+    cache = ColumnCache(folder)
+    asked = CurveRequest("run", "metrics.csv", "return", "episodes")
+    before = curve(cache, asked)["rows"]
+    table = folder / "run" / "metrics.csv"
+    header, *lines = table.read_text().splitlines()
+    with table.open("a") as file:
+        file.write("\n".join(lines[:2]) + "\n" + lines[0][:9])  # the last line is not complete yet
+    assert curve(cache, asked)["rows"] == before + 1
+    table.write_text("\n".join([header, *lines[:2]]) + "\n")  # a run that goes on writes its tables anew
+    assert curve(cache, asked)["rows"] == 1
+
+
+def test_a_million_rows_are_sent_as_few_numbers(board: Client, folder: Path) -> None:
+    rows = np.arange(250_000)
+    values = np.sin(rows / 5000)
+    lines = [f"{r},{r},{r},{r}.5,all,{a},iqn,{v:.6g}\n" for r, v in zip(rows, values, strict=True) for a in range(4)]
+    (folder / "run" / "metrics.csv").write_text(
+        "round,episodes,agent_steps,wall_s,group,agent,player,return\n" + "".join(lines)
+    )
+    query = urlencode({"id": "run", "table": "metrics.csv", "metric": "return", "points": 100_000})
+    status, _, body = board.ask(f"/api/curve?{query}")
+    assert status == 200
+    assert len(body) < 250_000
+    found = json.loads(body)
+    assert found["rows"] == 250_000
+    assert max(found["high"]) == pytest.approx(1, abs=1e-4)  # thinning keeps the extremes
+    assert min(found["low"]) == pytest.approx(-1, abs=1e-4)
+
+
+def test_five_hundred_runs_are_listed_and_looked_at_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(500):
+        run = folder / "many" / f"run-{number:03d}"
+        run.mkdir(parents=True)
+        for name in ("config.yaml", "metrics.csv", "result.json"):
+            shutil.copy(folder / "run" / name, run / name)
+    catalogue = Catalogue(folder)
+    assert len(catalogue.listing()["runs"]) == 501
+    monkeypatch.setattr("remuda.board.catalogue.summarise", lambda *_: pytest.fail("nothing has changed"))
+    assert len(catalogue.listing()["runs"]) == 501
+
+
+def test_lanes_join_neighbours_and_leave_out_nested_spans() -> None:
+    events: list[dict[str, Any]] = [{"name": "process_name", "ph": "M", "pid": 1, "args": {"name": "actor 0"}}]
+    for i in range(1000):
+        events.append({"name": "collect", "ph": "X", "pid": 1, "tid": 1, "ts": i * 1e4, "dur": 9.99e3})
+        events.append({"name": "infer", "ph": "X", "pid": 1, "tid": 1, "ts": i * 1e4, "dur": 5e3})
+    (lane,) = lanes_of(events)
+    assert lane["process"] == "actor 0"
+    assert lane["spans"] == [[pytest.approx(-10, abs=0.01), 0.0, "collect"]]
+
+
+def test_only_loopback_listens(board: Client) -> None:
+    """The kernel's tables of listening sockets."""
+    listening = [
+        words[1]
+        for table in ("/proc/net/tcp", "/proc/net/tcp6")
+        for line in Path(table).read_text().splitlines()[1:]
+        if (words := line.split())[3] == "0A"
+    ]
+    ours = [address for address in listening if address.endswith(f":{board.port:04X}")]
+    assert ours == [f"0100007F:{board.port:04X}"]
+
+
+def test_the_rest_of_the_world_needs_a_token(folder: Path) -> None:
+    with pytest.raises(ConfigError, match="token"):
+        BoardServer(Board(folder), "0.0.0.0")
+    server = BoardServer(Board(folder, token="right"), "0.0.0.0")
+    server.start()
+    client = Client(server)
+    assert client.ask("/api/runs")[0] == 403
+    assert client.ask("/api/runs?token=wrong")[0] == 403
+    status, headers, _ = client.ask("/api/runs?token=right")
+    assert status == 200
+    cookie = headers["Set-Cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=Strict" in cookie
+    assert client.ask("/api/runs", Cookie=cookie.split(";")[0])[0] == 200
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Host": "evil.example"},
+        {"Host": "evil.example:8410"},
+        {"Sec-Fetch-Site": "cross-site"},
+    ],
+)
+def test_other_sites_are_refused(board: Client, headers: dict[str, str]) -> None:
+    status, _, body = board.ask("/api/runs", **headers)
+    assert status == 403
+    assert b"treasurehunt" not in body
+
+
+@pytest.mark.parametrize(
+    "name", ["../secret.txt", "run/../../secret.txt", "/etc/passwd", "..", "run/..", "\0", "a\\..", ""]
+)
+def test_names_that_lead_out_are_not_found(board: Client, name: str) -> None:
+    for path in ("/api/run", "/api/system", "/api/curve", "/api/film", "/page"):
+        query = {"id": name, "table": "metrics.csv", "metric": "return", "episodes": "0", "file": "secret.txt"}
+        assert board.ask(f"{path}?{urlencode(query)}")[0] == 404
+    for query in (
+        {"id": "run", "table": f"../{name}", "metric": "return"},
+        {"id": "run", "table": "../../secret.csv", "metric": "return"},
+    ):
+        assert board.ask(f"/api/curve?{urlencode(query)}")[0] == 404
+    assert board.ask(f"/api/film?{urlencode({'id': 'run', 'episodes': name})}")[0] == 404
+    for path in (
+        f"/{name}".replace("\0", "%00"),
+        "/../secret.txt",
+        "/static/../server.py",
+        "//etc/passwd",
+        "/..%2fsecret.txt",
+    ):
+        if path != "/":
+            assert b"secret" not in board.ask(path)[2]
+
+
+def test_links_and_pipes_in_a_run_are_not_followed(board: Client, folder: Path) -> None:
+    run = folder / "run"
+    for name, target in (("metrics.csv", "secret.csv"), ("console.log", "secret.txt"), ("result.json", "secret.txt")):
+        (run / name).unlink()
+        (run / name).symlink_to(folder.parent / target)
+    shutil.rmtree(run / "films")
+    (run / "films").symlink_to(folder.parent)
+    (folder.parent / "000000001.json").write_text('"secret"')
+    (run / "system.csv").unlink()
+    os.mkfifo(run / "system.csv")  # whoever opens it for reading waits for ever
+    (folder / "linked").symlink_to(run)
+    found = board.json("/api/runs")
+    assert [own["id"] for own in found["runs"]] == ["run"]
+    texts = [
+        json.dumps(found),
+        json.dumps(board.json("/api/run", id="run")),
+        json.dumps(board.json("/api/system", id="run")),
+    ]
+    texts.append(json.dumps(board.json("/api/curve", id="run", table="metrics.csv", metric="return")))
+    assert not any("secret" in text or "4242" in text for text in texts)
+    assert board.ask("/api/film?id=run&episodes=1")[0] == 404
+
+
+def test_answers_forbid_the_browser_to_run_what_did_not_come_with_remuda(board: Client, folder: Path) -> None:
+    (folder / "study.html").write_text(HOSTILE)
+    for path in ("/", "/api/runs", "/app.js"):
+        policy = board.ask(path)[1]["Content-Security-Policy"]
+        assert "default-src 'none'" in policy
+        assert "script-src 'self'" in policy
+        assert "unsafe" not in policy
+    status, headers, _ = board.ask("/page?id=.&file=study.html")
+    assert status == 200
+    assert headers["Content-Security-Policy"].startswith("sandbox; default-src 'none'")
+    assert headers["X-Content-Type-Options"] == "nosniff"
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
+def test_without_allow_control_no_request_changes_anything(board: Client, folder: Path, method: str) -> None:
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    body = json.dumps({"id": "run", "total_episodes": 99}).encode()
+    for path in ("/api/stop", "/api/extend", "/api/control", "/api/runs", "/"):
+        status, _, answer = board.ask(path, method, body, **{"X-Remuda-Control": "guess"})
+        assert status in (403, 501), (path, status, answer)
+    assert board.json("/api/control") == {"token": None}
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
+
+
+def test_control_needs_the_token_of_this_board(folder: Path) -> None:
+    server = BoardServer(Board(folder, allow_control=True))
+    server.start()
+    client = Client(server)
+    body = json.dumps({"id": "run"}).encode()
+    assert client.ask("/api/stop", "POST", body)[0] == 403
+    token = client.json("/api/control")["token"]
+    assert client.ask("/api/stop", "POST", body, Origin="http://evil.example", **{"X-Remuda-Control": token})[0] == 403
+    status, _, answer = client.ask("/api/stop", "POST", body, **{"X-Remuda-Control": token})
+    assert status == 409
+    assert b"not being trained" in answer
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.parametrize(
+    "file", ["config.yaml", "metrics.csv", "evaluations.csv", "system.csv", "result.json", "console.log"]
+)
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\0" * 100, b"{[" * 5000, b"\xff\xfe,\n,,,\n", b"round,return,agent\nx,y,z\n", b"[1]", b"a: &a [*a]\n"],
+)
+def test_damaged_files_do_not_stop_the_board(board: Client, folder: Path, file: str, content: bytes) -> None:
+    (folder / "run" / file).write_bytes(content)
+    (run,) = board.json("/api/runs")["runs"]
+    assert run["id"] == "run"
+    board.json("/api/run", id="run")
+    board.json("/api/system", id="run")
+    for table in ("metrics.csv", "evaluations.csv", "system.csv"):
+        board.json("/api/curve", id="run", table=table, metric="return")
+
+
+def test_a_port_that_is_taken_is_said(folder: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(ConfigError, match="--port"):
+            BoardServer(Board(folder), port=taken.getsockname()[1])
+
+
+def test_the_board_imports_nothing_heavy() -> None:
+    code = "import sys, remuda.board.server; print({'torch', 'numba', 'matplotlib', 'scipy'} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
