@@ -199,7 +199,7 @@ def test_a_factory_is_a_game_and_its_arguments_are_options(tmp_path: Path) -> No
     ("name", "match"),
     [
         (f"{HERE}:text_observations", "observes Text.*can be flattened; wrap the environment"),
-        (f"{HERE}:continuous_actions", "has actions Box.*wrap the environment so that its action space is Discrete"),
+        (f"{HERE}:continuous_actions", "learner iqn chooses one of some actions, and group 'all' has Box.*ppo"),
         (f"{HERE}:no_environment", "does not make an environment: make a PettingZoo environment"),
         (f"{HERE}:GAMES", "neither a GameEntry nor a factory"),
         ("gymnasium:CartPole-v99", "CartPole-v99"),

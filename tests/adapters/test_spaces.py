@@ -10,7 +10,7 @@ from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remuda.adapters.inbound.spaces import FlatSpace, count_actions, mask_of
+from remuda.adapters.inbound.spaces import ActionSpace, FlatSpace, mask_of
 from remuda.core.errors import ConfigError, GameError
 
 SPACES: dict[str, tuple[Any, tuple[int, ...], type]] = {
@@ -69,10 +69,17 @@ def test_spaces_without_a_fixed_size_are_refused(space: Any) -> None:
         FlatSpace(space, "agent 'bob' of zoo")
 
 
-def test_only_discrete_actions_are_accepted() -> None:
-    assert count_actions(spaces.Discrete(4, start=-1), "bob") == 4
-    with pytest.raises(ConfigError, match=r"bob has actions MultiDiscrete.*wrap the environment"):
-        count_actions(spaces.MultiDiscrete([2, 2]), "bob")
+def test_actions_are_declared_from_zero_and_given_as_the_environment_wants_them() -> None:
+    plain = ActionSpace(spaces.Discrete(4, start=-1), "bob")
+    assert (plain.declared, plain.for_env(0), plain.for_env(3)) == (spaces.Discrete(4), -1, 2)
+    levers = ActionSpace(spaces.MultiDiscrete(np.array([[2], [3]]), start=np.array([[5], [0]])), "bob")
+    assert levers.declared == spaces.MultiDiscrete([2, 3])
+    assert levers.for_env(np.array([1, 2])).tolist() == [[6], [2]]
+    box = ActionSpace(spaces.Box(-0.1, 0.1, (2,), np.float64), "bob")
+    given = box.for_env(np.array([0.1, -0.1], np.float32))  # float32(0.1) is a little more than 0.1
+    assert box.space.contains(given)
+    with pytest.raises(ConfigError, match=r"bob has actions Text.*convert them in the environment"):
+        ActionSpace(spaces.Text(3), "bob")
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ class Fragment:
     origin: Origin
     before: int  # observations in `obs` in front of the first turn
     obs: NDArray[Any]  # (before + turns + 1, worlds, agents, *obs), in the game's own dtype
-    actions: NDArray[np.int64]  # (turns, worlds, agents)
+    actions: NDArray[Any]  # (turns, worlds, agents, *action): whole numbers, or float32 for a Box
     rewards: NDArray[np.float32]  # (turns, worlds, agents)
     terminated: NDArray[np.bool_]  # (turns, worlds, agents)
     truncated: NDArray[np.bool_]  # (turns, worlds, agents); never together with terminated
@@ -106,7 +106,7 @@ class FragmentLayout:
         per_turn = (turns, worlds, group.size)
         arrays: dict[str, tuple[tuple[int, ...], Any]] = {
             "obs": ((self.before + turns + 1, worlds, group.size, *group.obs_shape), group.obs_dtype),
-            "actions": (per_turn, np.int64),
+            "actions": ((*per_turn, *group.action_shape), group.action_dtype),
             "rewards": (per_turn, np.float32),
             "terminated": (per_turn, np.bool_),
             "truncated": (per_turn, np.bool_),

@@ -18,6 +18,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from remuda.core.errors import ConfigError, GameError
 from remuda.core.rewards import GAME_RETURN, REWARD, RewardOptions
+from remuda.core.spaces import array_of, check_action_space, choices_of, count_of, discrete
 
 if TYPE_CHECKING:
     from remuda.core.policy import Policy
@@ -31,9 +32,9 @@ class Group:
 
     name: str
     size: int
-    obs_shape: tuple[int, ...]
-    obs_dtype: DTypeLike
-    actions: int  # how many discrete actions there are
+    obs_shape: tuple[int, ...] = ()
+    obs_dtype: DTypeLike = np.float32
+    actions: int = 0  # how many discrete actions there are; 0 where `action_space` says something else
     metrics: tuple[str, ...] = ()  # names of what the game reports per agent and episode
     low: float = -np.inf  # smallest value in an observation
     high: float = np.inf  # largest value in an observation
@@ -42,17 +43,68 @@ class Group:
     state_shape: tuple[int, ...] | None = None
     """Shape of the privileged state of a world, which critics may see; the game then has a method `observe_state`."""
     state_dtype: DTypeLike = np.float32
+    action_space: Any = None
+    """Gymnasium's space instead of `actions`: Discrete, MultiDiscrete, MultiBinary, or a Box of floats."""
+    observation_space: Any = None
+    """Gymnasium's space instead of obs_shape, obs_dtype, low and high; what is not a Box becomes flat."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "obs_shape", tuple(self.obs_shape))
+        self._read_spaces()
+        self._set("obs_shape", tuple(self.obs_shape))
         if self.state_shape is not None:
-            object.__setattr__(self, "state_shape", tuple(self.state_shape))
-        if not isinstance(self.actions, int) or self.actions < 1:
+            self._set("state_shape", tuple(self.state_shape))
+        if self.action_space is None and (not isinstance(self.actions, int) or self.actions < 1):
             raise ConfigError(
-                f"group {self.name!r} has actions={self.actions!r}: actions must be discrete; give how many there are"
+                f"group {self.name!r} has actions={self.actions!r}: give how many discrete actions there are, or an "
+                "action_space"
             )
+        if self.masked and self.action_space is not None:
+            raise ConfigError(f"group {self.name!r} is masked, and its actions are not Discrete: leave masked out")
         if self.size < 1:
             raise ConfigError(f"group {self.name!r} has size={self.size}: it needs at least one agent")
+
+    def _set(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+
+    def _read_spaces(self) -> None:
+        """Derive the other fields from Gymnasium's spaces, if they are given."""
+        if self.observation_space is not None:
+            shape, dtype, low, high = array_of(self.observation_space)
+            for name, value in (("obs_shape", shape), ("obs_dtype", dtype), ("low", low), ("high", high)):
+                self._set(name, value)
+        if self.action_space is not None:
+            check_action_space(self.action_space, f"group {self.name!r}")
+            if (count := count_of(self.action_space)) is not None:
+                self._set("actions", count)
+                self._set("action_space", None)  # the one way to say that actions are Discrete
+
+    @property
+    def choices(self) -> tuple[int, ...]:
+        """How many choices each discrete part of an action has; none for a Box."""
+        return (self.actions,) if self.action_space is None else choices_of(self.action_space)
+
+    @property
+    def action_shape(self) -> tuple[int, ...]:
+        """Shape of one agent's action: () for Discrete."""
+        return () if self.action_space is None else tuple(self.action_space.shape)
+
+    @property
+    def action_dtype(self) -> np.dtype[Any]:
+        """int64 for what is chosen, float32 for a Box."""
+        return np.dtype(np.int64 if self.choices else np.float32)
+
+    @property
+    def gymnasium_actions(self) -> Any:
+        """The action space as Gymnasium's."""
+        return discrete(self.actions) if self.action_space is None else self.action_space
+
+    def require_discrete(self, learner: str) -> None:
+        """Raise unless actions are Discrete, for a learner that knows no others."""
+        if self.action_space is not None:
+            raise ConfigError(
+                f"learner {learner} chooses one of some actions, and group {self.name!r} has {self.action_space}: "
+                "use learner=ppo, or wrap the environment so that its actions are Discrete"
+            )
 
 
 @dataclass(frozen=True)
@@ -138,8 +190,8 @@ class Game(ABC):
         """Write the observations of agents first … last-1 into `out` (worlds, last-first, *obs)."""
 
     @abstractmethod
-    def act(self, group: int, first: int, last: int, actions: NDArray[np.int64]) -> None:
-        """Execute `actions` (worlds, last-first) of agents first … last-1, in that order."""
+    def act(self, group: int, first: int, last: int, actions: NDArray[Any]) -> None:
+        """Execute `actions` (worlds, last-first, *action_shape) of agents first … last-1, in that order."""
 
     @abstractmethod
     def end(self) -> None:
@@ -169,7 +221,7 @@ class Game(ABC):
         """One world as text, for a terminal."""
         raise ConfigError(f"game {self.spec.name!r} has no text form: give it a text() method")
 
-    def step(self, actions: Sequence[NDArray[np.int64]]) -> None:
+    def step(self, actions: Sequence[NDArray[Any]]) -> None:
         """Play one whole turn with given actions, (worlds, agents) for each group, without observing."""
         self.begin()
         for index, group in enumerate(self.spec.groups):

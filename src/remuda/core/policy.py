@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from remuda.core.game import Group
 from remuda.core.kernels import kernel
-from remuda.core.rng import Keys, below, uniform
+from remuda.core.rng import Keys, below, normals, uniform, uniforms
+from remuda.core.spaces import bounds_of
 
 UNVERSIONED = -1
 """The version of a policy that is not being trained."""
@@ -38,7 +39,7 @@ class PolicyInput:
 class PolicyOutput:
     """The chosen actions, and what the policy wants stored in the fragment beside them."""
 
-    actions: NDArray[np.int64]  # (worlds, agents)
+    actions: NDArray[Any]  # (worlds, agents, *action)
     extras: dict[str, NDArray[np.float32]] = field(default_factory=dict)  # each (worlds, agents, *shape)
     memory: NDArray[np.float32] | None = None  # (worlds, agents, memory_size): recurrent state after this turn
 
@@ -127,11 +128,36 @@ def _explore_allowed(greedy: Any, epsilon: Any, keys: Any, mask: Any, out: Any) 
                         left -= 1
 
 
+def random_actions(group: Group, keys: Keys) -> NDArray[Any]:
+    """Uniform actions of a space that is not Discrete, (worlds, agents, *action); normal where a Box has no bounds."""
+    if group.choices:
+        draws: NDArray[np.float64] = uniforms(keys, len(group.choices)) * np.array(group.choices)
+        return draws.astype(np.int64).reshape(*keys.shape, *group.action_shape)
+    low, high = bounds_of(group.action_space)
+    bounded = np.isfinite(low) & np.isfinite(high)
+    inside = np.where(bounded, low, 0) + np.where(bounded, high - low, 0) * uniforms(keys, len(low))
+    drawn: NDArray[np.float64] = np.clip(np.where(bounded, inside, normals(keys, len(low))), low, high)
+    return drawn.astype(np.float32).reshape(*keys.shape, *group.action_shape)
+
+
+def actions_fit(actions: NDArray[Any], group: Group) -> bool:
+    """Whether actions (…, *action) have the type and the range of the group's: compiled games do not check them."""
+    if actions.dtype != group.action_dtype:
+        return False
+    if group.choices:
+        limit = group.choices[0] if group.action_space is None else np.array(group.choices)
+        return bool((actions >= 0).all() and (actions < limit).all())
+    low, high = group.action_space.low, group.action_space.high
+    return bool((actions >= low.astype(np.float32)).all() and (actions <= high.astype(np.float32)).all())
+
+
 class RandomPolicy(Policy):
     """Chooses uniformly among the allowed actions."""
 
     def act(self, inputs: PolicyInput, first: int, last: int) -> PolicyOutput:
         """Explore with ε = 1."""
+        if self.group.action_space is not None:
+            return PolicyOutput(random_actions(self.group, inputs.keys))
         greedy = np.zeros(inputs.keys.shape, np.int64)
         return PolicyOutput(explore(greedy, np.ones(last - first), inputs, self.group.actions))
 

@@ -50,15 +50,17 @@ class TrainedAgent:
         return cls(name, bind_policy(part, run.plan, run.spec, "cpu").policy, number - part.herd_first, seed)
 
     def __repr__(self) -> str:
-        return f"{self.name}: {self._wanted()} in, one of {self.actions} actions out"
+        space = self._policy.group.action_space
+        out = f"one of {self.actions} actions" if space is None else str(space)
+        return f"{self.name}: {self._wanted()} in, {out} out"
 
     def reset(self) -> None:
         """Forget the observations so far: an episode begins."""
         self._frames[:] = 0
         self._episode, self._turn = self._episode + 1, 0
 
-    def act(self, obs: Any, state: None = None, mask: Any = None) -> int:
-        """The action for this observation, which is remembered with the last ones.
+    def act(self, obs: Any, state: None = None, mask: Any = None) -> Any:
+        """The action for this observation, which is remembered with the last ones: a number, or an array.
 
         `mask`, (actions,), is true where an action is allowed; only games that forbid actions have one. `state` is for
         recurrent policies, which do not exist yet: leave it out.
@@ -76,7 +78,8 @@ class TrainedAgent:
             exploration=0.0,
         )
         self._turn += 1
-        return int(self._policy.act(inputs, self._row, self._row + 1).actions[0, 0])
+        action = self._policy.act(inputs, self._row, self._row + 1).actions[0, 0]
+        return int(action) if action.ndim == 0 else action
 
     def _observation(self, obs: Any) -> NDArray[Any]:
         given = np.asarray(obs)

@@ -209,10 +209,11 @@ class RunDirectory:
         if len(players) != 1 or not parts[0].learns:
             raise RunError(f"agents {list(agents)} of {self.path} are not all of one trained kind: {sorted(players)}")
         own = self.spec.groups[parts[0].group]
-        if (own.obs_shape, own.actions) != (group.obs_shape, group.actions):
+        spaces = [(each.obs_shape, each.actions, each.action_space) for each in (own, group)]
+        if spaces[0] != spaces[1]:
             raise RunError(
-                f"agents of {self.path} see {own.obs_shape} and have {own.actions} actions; "
-                f"here they would see {group.obs_shape} and have {group.actions}"
+                f"agents of {self.path} see {own.obs_shape} and have actions {own.gymnasium_actions}; "
+                f"here they would see {group.obs_shape} and have {group.gymnasium_actions}"
             )
         player = parts[0].player
         options = learner_options(self.plan, player)

@@ -89,7 +89,7 @@ class Scores:
         """The return of the whole herd, in one line."""
         found = self.summary()
         return (
-            f"total return {found['total_return']:.2f} {plus_minus(found['total_return_ci95'])} "
+            f"total return {found['total_return']:.2f} {plus_minus(found['total_return_ci95'])} (95 %) "
             f"over {len(self.returns)} episodes"
         )
 
@@ -193,7 +193,8 @@ def _changed(run: RunDirectory, settings: Mapping[str, Any]) -> Plan:
             )
     plan = complete(run.changed({**words, "options": {**run.plan.options, **own}}))
     before, after = (
-        [(group.size, group.obs_shape, group.actions) for group in spec.groups] for spec in (run.spec, spec_of(plan))
+        [(group.size, group.obs_shape, group.actions, group.action_space) for group in spec.groups]
+        for spec in (run.spec, spec_of(plan))
     )
     if before != after:
         raise ConfigError(

@@ -250,6 +250,8 @@ def _describe(spec: GameSpec) -> list[dict[str, Any]]:
             "low": group.low,
             "high": group.high,
             "actions": group.actions,
+            "choices": group.choices,
+            "action_shape": group.action_shape,
             "metrics": group.metrics,
             "masked": group.masked,
         }
@@ -298,7 +300,9 @@ def read(path: str | Path) -> Recording:
         own = {name.removeprefix(prefix): arrays[name] for name in wanted if name.startswith(prefix)}
         groups.append(_group(own))
     for g, (group, facts) in enumerate(zip(groups, header["groups"], strict=True)):
-        if group.actions.min(initial=0) < 0 or group.actions.max(initial=0) >= facts["actions"]:
+        choices = facts.get("choices", [facts["actions"]])
+        limit = choices[0] if len(choices) == 1 else np.array(choices)
+        if choices and (group.actions.min(initial=0) < 0 or not (group.actions < limit).all()):
             raise TraceError(f"recording {path} is damaged: group {g} has actions outside of its range")
     return Recording(header, **{name: arrays[name] for name in PER_EPISODE}, groups=groups)
 
@@ -352,10 +356,11 @@ def _expected(header: Mapping[str, Any], episodes: int, longest: int) -> dict[st
         size, actions, metrics = int(group["agents"]), int(group["actions"]), len(group["metrics"])
         each = (episodes, longest, size)
         after = (episodes, longest + 1, size)
+        chosen = np.dtype(np.int64 if group.get("choices", True) else np.float32)
         flags = dict.fromkeys(("terminated", "truncated", "alive"), (each, np.dtype(np.bool_)))
         own = {
             "observations": ((*after, *map(int, group["obs_shape"])), np.dtype(str(group["obs_dtype"]))),
-            "actions": (each, np.dtype(np.int64)),
+            "actions": ((*each, *map(int, group.get("action_shape", ()))), chosen),
             "rewards": (each, np.dtype(np.float32)),
             **flags,
             "metrics": ((*each, metrics), np.dtype(np.float32)),

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from remuda.core.errors import GameError, RunError
 from remuda.core.fragment import Fragment, slice_worlds
 from remuda.core.game import Group
-from remuda.core.policy import Policy, PolicyBinding, PolicyInput, PolicyOutput
+from remuda.core.policy import Policy, PolicyBinding, PolicyInput, PolicyOutput, actions_fit
 from remuda.core.rounds import RoundCounter
 from remuda.core.task import Task
 from remuda.core.threads import one_thread_each
@@ -99,20 +99,23 @@ def _most_learned(run: RunDirectory, slices: list[AgentSlice], entries: list[Sch
     """Per entry and slice, the last version there can have been: of whole rounds, unless learning never pauses."""
     plan = run.plan
     incremental = [find_learner(run.parts[part].player).incremental for part, _, _ in slices]
+    agents = [run.parts[part].herd_first for part, _, _ in slices]
     learned, most, rounds = [0.0] * len(slices), [], RoundCounter(plan)
     for entry in entries:
         endless = plan.free_running and rounds.complete > 0
         most.append([math.inf if endless and own else now for own, now in zip(incremental, learned, strict=True)])
         if rounds.add(entry.worlds[1] - entry.worlds[0]):
-            published = [len(batches(plan, own, rounds.complete)) for own in incremental]
+            published = [
+                len(batches(plan, own, rounds.complete, agent)) for own, agent in zip(incremental, agents, strict=True)
+            ]
             learned = [now + new for now, new in zip(learned, published, strict=True)]
     return most
 
 
 class RecordedActions(Policy):
-    """Takes the actions somebody took before, (turns, worlds, agents)."""
+    """Takes the actions somebody took before, (turns, worlds, agents, *action)."""
 
-    def __init__(self, group: Group, actions: NDArray[np.int64]) -> None:
+    def __init__(self, group: Group, actions: NDArray[Any]) -> None:
         super().__init__(group, group.size)
         self.actions = actions
         self._asked = np.zeros(group.size, np.int64)  # turns
@@ -131,10 +134,10 @@ def replay_failure(path: Path | str, number: int, trust: bool = False) -> tuple[
     plan, spec, task = run.plan, run.spec, record.task
     if not actions:
         raise RunError(f"failure {number} of {run.path} kept no actions: they were lost with {record.worker}")
-    shapes = [(len(task.episodes), group.size) for group in spec.groups]
+    shapes = [(len(task.episodes), group.size, *group.action_shape) for group in spec.groups]
     if [own.shape[1:] for own in actions] != shapes or any(len(own) != record.turn + 1 for own in actions):
         raise RunError(f"failure {number} of {run.path} is not of this plan: its actions have another shape")
-    if any(own.min() < 0 or own.max() >= group.actions for own, group in zip(actions, spec.groups, strict=True)):
+    if not all(actions_fit(own, group) for own, group in zip(actions, spec.groups, strict=True)):
         raise RunError(f"failure {number} of {run.path} is not of this game: it has other actions")
     bindings = [
         PolicyBinding(g, 0, group.size, RecordedActions(group, actions[g])) for g, group in enumerate(spec.groups)
@@ -238,7 +241,8 @@ class ScheduleReplay:
                 self._learn_round(index)
 
     def _learn_round(self, index: int) -> None:
-        for count in batches(self.plan, self.learners[index].incremental, self._rounds.complete):
+        own = self.learners[index]
+        for count in batches(self.plan, own.incremental, self._rounds.complete, own.context.herd_first):
             self._update(index, count)
 
     def _update(self, index: int, count: int) -> None:

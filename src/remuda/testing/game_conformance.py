@@ -68,7 +68,7 @@ def _check_spec(entry: GameEntry, options: Mapping[str, Any]) -> str | None:
     if spec.turns < 1 or not spec.groups:
         return "the spec has no turns or no groups"
     for group in spec.groups:
-        if group.size < 1 or group.actions < 2:
+        if group.size < 1 or (group.action_space is None and group.actions < 2):
             return (
                 f"group {group.name!r} has {group.size} agents and {group.actions} actions; it needs 1 and 2 at least"
             )

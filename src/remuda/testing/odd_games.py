@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from gymnasium import spaces
 from numpy.typing import NDArray
 from pydantic import Field
 
@@ -57,7 +58,7 @@ class OddGame(Game):
         out[..., 1] = np.arange(first, last)
         out[..., 2] = self.turn[:, None]
 
-    def act(self, group: int, first: int, last: int, actions: NDArray[np.int64]) -> None:
+    def act(self, group: int, first: int, last: int, actions: NDArray[Any]) -> None:
         """Pay each agent its action as a reward."""
         self.pay(group, first, last, actions)
 
@@ -258,8 +259,43 @@ class Gifts(OddGame):
             self.signals[0].rewards[:, to] += gift.astype(np.float32)
 
 
+class Steering(OddGame):
+    """A Box of three numbers, each with other bounds; an agent is paid for being near its own target."""
+
+    def __init__(self, options: OddOptions, worlds: Sequence[int]) -> None:
+        space = spaces.Box(np.array([-1, 0, -np.inf], np.float32), np.array([3, 0.5, np.inf], np.float32))
+        group = Group("odd", options.agents, (3,), np.int32, low=0, high=1 << 20, action_space=space)
+        super().__init__(options, worlds, group)
+        self.low, self.high = space.low, space.high
+
+    def act(self, group: int, first: int, last: int, actions: NDArray[np.float32]) -> None:
+        """Pay at most 0, less the farther from (2, 0.1 × number, -1)."""
+        assert (actions >= self.low).all()
+        assert (actions <= self.high).all()
+        targets = np.array([[2.0, 0.1 * (agent % 5), -1.0] for agent in range(first, last)])
+        self.pay(group, first, last, -np.abs(actions - targets).sum(axis=2))
+
+
+class Levers(OddGame):
+    """Two levers of two and three positions, MultiDiscrete; the right pair of an agent depends on its number."""
+
+    def __init__(self, options: OddOptions, worlds: Sequence[int]) -> None:
+        space = spaces.MultiDiscrete([2, 3])
+        super().__init__(
+            options, worlds, Group("odd", options.agents, (3,), np.int32, low=0, high=1 << 20, action_space=space)
+        )
+
+    def act(self, group: int, first: int, last: int, actions: NDArray[np.int64]) -> None:
+        """Pay one half for each lever in its right position."""
+        agents = np.arange(first, last)
+        right = (actions[:, :, 0] == agents % 2).astype(float) + (actions[:, :, 1] == agents % 3)
+        self.pay(group, first, last, right / 2)
+
+
 UNEQUAL = entry_for(Unequal)
 RESPAWN = entry_for(Respawn, RespawnOptions)
 MASKED = entry_for(Masked)
 GIFTS = entry_for(Gifts)
+STEERING = entry_for(Steering)
+LEVERS = entry_for(Levers)
 ODD = (UNEQUAL, RESPAWN, MASKED, GIFTS)

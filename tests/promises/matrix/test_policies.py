@@ -11,8 +11,18 @@ import remuda
 from remuda.engines.table import ENGINES
 
 PPO: dict[str, Any] = {"learner": "ppo", "layers": [8], "passes": 2, "minibatches": 2}
+ODD = "remuda.testing.odd_games"
 RECALL: dict[str, Any] = {"game": "remuda.testing.recall:RECALL", "symbols": 3, "delay": 2, "turns": 9}
 POLICIES: dict[str, dict[str, Any]] = {
+    "box": {"game": "remuda.testing.odd_games:STEERING", **PPO, "turns": 6},
+    "box with a predicted spread": {
+        "game": "remuda.testing.odd_games:STEERING",
+        **PPO,
+        "turns": 6,
+        "spread": "predicted",
+    },
+    "multidiscrete": {"game": "remuda.testing.odd_games:LEVERS", **PPO, "turns": 6},
+    "continuous mpe": {"game": "mpe2.simple_tag_v3:parallel_env", **PPO, "continuous_actions": True, "max_cycles": 6},
     "privileged critic": {**RECALL, **PPO, "critic": "both", "normalise_observations": True},
 }
 PLAN: dict[str, Any] = {
@@ -40,8 +50,22 @@ def sequential_result(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return result
 
 
-@pytest.mark.parametrize("engine", [name for name in ENGINES if name != "sequential"])
-@pytest.mark.parametrize("policy", POLICIES)
+def combinations() -> list[Any]:
+    """All of policy × engine. The quick ones are enough to have every policy in processes and every engine."""
+    engines = [name for name in ENGINES if name != "sequential"]
+    return [
+        pytest.param(
+            policy,
+            engine,
+            marks=[] if engine == "executor" or i == j % len(engines) else [pytest.mark.slow],
+            id=f"{policy}-{engine}",
+        )
+        for i, engine in enumerate(engines)
+        for j, policy in enumerate(POLICIES)
+    ]
+
+
+@pytest.mark.parametrize(("policy", "engine"), combinations())
 def test_it_trains_stops_and_resumes_on_every_engine(
     tmp_path: Path, sequential_result: Any, policy: str, engine: str
 ) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from remuda.adapters.inbound.spaces import FlatSpace, count_actions, mask_of
+from remuda.adapters.inbound.spaces import ActionSpace, FlatSpace, mask_of
 from remuda.adapters.inbound.worlds import SimulatorGame, World, max_turns_of
 from remuda.core.game import Game, GameSpec, Group
 
@@ -21,23 +21,27 @@ MAX_SHOWN = 4
 
 def build(name: str, env: Any, make: Callable[[], Any], turns: int | None, worlds: int, agents: int) -> Game:
     """Worlds of an environment: `env` is the first copy, `make` creates the others."""
-    inputs, actions = FlatSpace(env.observation_space, name), count_actions(env.action_space, name)
+    inputs, actions = FlatSpace(env.observation_space, name), ActionSpace(env.action_space, name)
     obs, info = env.reset(seed=0)
     masked = mask_of(obs, info) is not None
-    group = Group("all", agents, inputs.shape, inputs.dtype, actions, low=inputs.low, high=inputs.high, masked=masked)
+    group = Group(
+        "all", agents, inputs.shape, inputs.dtype, low=inputs.low, high=inputs.high, masked=masked,
+        action_space=actions.declared,
+    )  # fmt: skip
     spec = GameSpec(name, (group,), turns or max_turns_of(env))
     envs = iter([env, *(make() for _ in range(worlds * agents - 1))])
-    return SimulatorGame(spec, [GymnasiumWorld([next(envs) for _ in range(agents)], inputs) for _ in range(worlds)])
+    each = [[next(envs) for _ in range(agents)] for _ in range(worlds)]
+    return SimulatorGame(spec, [GymnasiumWorld(own, inputs, actions) for own in each])
 
 
 class GymnasiumWorld(World):
     """A world in which every agent has its own environment."""
 
-    def __init__(self, envs: Sequence[Any], inputs: FlatSpace) -> None:
+    def __init__(self, envs: Sequence[Any], inputs: FlatSpace, actions: ActionSpace) -> None:
         super().__init__(len(envs))
         self.envs = envs
         self.inputs = inputs
-        self.first_action = int(envs[0].action_space.start)
+        self.actions = actions
 
     def reset(self, seed: int) -> None:
         """Begin an episode in every environment, each with its own seed."""
@@ -56,9 +60,9 @@ class GymnasiumWorld(World):
         mask = mask_of(self.last_obs[agent], self.infos[agent])
         return True if mask is None else mask
 
-    def act(self, agent: int, action: int) -> None:
+    def act(self, agent: int, action: Any) -> None:
         """Step the agent's environment."""
-        obs, reward, terminated, truncated, info = self.envs[agent].step(action + self.first_action)
+        obs, reward, terminated, truncated, info = self.envs[agent].step(self.actions.for_env(action))
         self.last_obs[agent], self.infos[agent] = obs, info
         self.rewards[agent] += float(reward)
         if terminated or truncated:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from remuda.adapters.inbound.spaces import FlatSpace, count_actions, mask_of
+from remuda.adapters.inbound.spaces import ActionSpace, FlatSpace, mask_of
 from remuda.adapters.inbound.worlds import SimulatorGame, World, max_turns_of
 from remuda.core.errors import ConfigError
 from remuda.core.game import Game, GameSpec, Group
@@ -26,7 +26,7 @@ class PettingZooAgent(NamedTuple):
 
     name: str
     inputs: FlatSpace
-    first_action: int  # the number of the environment's first action
+    actions: ActionSpace
 
 
 def build(name: str, env: Any, make: Callable[[], Any], turns: int | None, worlds: int) -> Game:
@@ -46,10 +46,9 @@ def _groups(name: str, env: Any) -> tuple[tuple[Group, ...], list[PettingZooAgen
     alike: dict[tuple[Any, ...], list[PettingZooAgent]] = {}
     for agent in env.possible_agents:
         who = f"agent {agent!r} of {name}"
-        inputs, space = FlatSpace(env.observation_space(agent), who), env.action_space(agent)
-        actions = count_actions(space, who)
-        shape = (inputs.shape, inputs.dtype, actions, inputs.masked or agent in masks)
-        alike.setdefault(shape, []).append(PettingZooAgent(agent, inputs, int(space.start)))
+        inputs, actions = FlatSpace(env.observation_space(agent), who), ActionSpace(env.action_space(agent), who)
+        shape = (inputs.shape, inputs.dtype, inputs.masked or agent in masks, actions.key)
+        alike.setdefault(shape, []).append(PettingZooAgent(agent, inputs, actions))
     state = _state_of(env)
     shown: dict[str, Any] = {} if state is None else {"state_shape": state.shape, "state_dtype": state.dtype}
     groups = tuple(
@@ -58,13 +57,13 @@ def _groups(name: str, env: Any) -> tuple[tuple[Group, ...], list[PettingZooAgen
             len(agents),
             shape,
             dtype,
-            actions,
             masked=masked,
             low=min(agent.inputs.low for agent in agents),
             high=max(agent.inputs.high for agent in agents),
+            action_space=agents[0].actions.declared,
             **shown,
         )
-        for (shape, dtype, actions, masked), agents in alike.items()
+        for (shape, dtype, masked, _), agents in alike.items()
     )
     return groups, [agent for agents in alike.values() for agent in agents]
 
@@ -122,7 +121,7 @@ class ParallelWorld(PettingZooWorld):
         """Begin an episode."""
         obs, self.infos = self.env.reset(seed=seed)
         self.last_obs = dict(obs)  # a copy: the environment may keep the one that it gave us
-        self.actions: dict[str, int] = {}
+        self.actions: dict[str, Any] = {}
         self._update_alive()
 
     def observe(self, agent: int) -> NDArray[Any]:
@@ -136,10 +135,10 @@ class ParallelWorld(PettingZooWorld):
         mask = mask_of(self.last_obs[name], self.infos.get(name, {}))
         return True if mask is None else mask
 
-    def act(self, agent: int, action: int) -> None:
+    def act(self, agent: int, action: Any) -> None:
         """Keep the action until the turn ends."""
-        name, _, first_action = self.agents[agent]
-        self.actions[name] = action + first_action
+        name, _, actions = self.agents[agent]
+        self.actions[name] = actions.for_env(action)
 
     def end(self) -> None:
         """Step the environment with all actions."""
@@ -189,9 +188,9 @@ class AecWorld(PettingZooWorld):
         mask = mask_of(self._raw(agent), self.env.infos.get(self.agents[agent].name, {}))
         return True if mask is None else mask
 
-    def act(self, agent: int, action: int) -> None:
+    def act(self, agent: int, action: Any) -> None:
         """Step the environment with the agent's action."""
-        self.env.step(action + self.agents[agent].first_action)
+        self.env.step(self.agents[agent].actions.for_env(action))
         self.steps += 1
         for name, reward in self.env.rewards.items():
             self.rewards[self.numbers[name]] += reward

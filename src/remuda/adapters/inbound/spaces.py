@@ -22,8 +22,10 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from remuda.core.errors import ConfigError, GameError
+from remuda.core.spaces import check_action_space, choices_of
 
 MASK = "action_mask"
+STARTED = (spaces.Discrete, spaces.MultiDiscrete)
 FLATTENABLE = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 
@@ -81,14 +83,35 @@ def mask_of(obs: Any, info: Mapping[str, Any]) -> Any:
     return info.get(MASK)
 
 
-def count_actions(space: Any, who: str) -> int:
-    """How many actions a discrete space has."""
-    if not isinstance(space, spaces.Discrete):
-        raise ConfigError(
-            f"{who} has actions {space}: remuda's learners need discrete actions; "
-            "wrap the environment so that its action space is Discrete"
-        )
-    return int(space.n)
+class ActionSpace:
+    """One agent's actions: the space that the group declares, and how the environment wants them."""
+
+    def __init__(self, space: Any, who: str) -> None:
+        self.space = space
+        self.first: Any = np.asarray(space.start) if isinstance(space, STARTED) else 0  # number of the first choice
+        if isinstance(space, spaces.Discrete):
+            self.declared: Any = spaces.Discrete(space.n)
+        elif isinstance(space, spaces.MultiDiscrete):
+            self.declared = spaces.MultiDiscrete(space.nvec.reshape(-1))
+        else:
+            self.declared = space
+        check_action_space(self.declared, who)
+        self._plain_first = int(self.first) if isinstance(space, spaces.Discrete) else None
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Equal for agents that can be in one group."""
+        if isinstance(self.declared, spaces.Box):
+            return (self.declared.shape, self.declared.low.tobytes(), self.declared.high.tobytes())
+        return (type(self.declared).__name__, choices_of(self.declared))
+
+    def for_env(self, action: Any) -> Any:
+        """An action as the environment takes it; within the bounds of a Box also after rounding."""
+        if self._plain_first is not None:
+            return action + self._plain_first
+        if isinstance(self.space, spaces.Box):
+            return np.clip(action.astype(self.space.dtype), self.space.low, self.space.high)
+        return (action.reshape(self.space.shape) + self.first).astype(self.space.dtype)
 
 
 def _check(space: Any, who: str) -> None:

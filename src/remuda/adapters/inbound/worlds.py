@@ -55,7 +55,7 @@ class World(ABC):
         raise NotImplementedError
 
     @abstractmethod
-    def act(self, agent: int, action: int) -> None:
+    def act(self, agent: int, action: Any) -> None:
         """Carry out the action of an agent that is alive, or keep it until the turn ends."""
 
     def end(self) -> None:  # noqa: B027
@@ -127,10 +127,10 @@ class SimulatorGame(Game):
         for w, world in enumerate(self._worlds):
             out[w] = world.state()
 
-    def act(self, group: int, first: int, last: int, actions: NDArray[np.int64]) -> None:
-        """Give each world the actions of its living agents, in order."""
+    def act(self, group: int, first: int, last: int, actions: NDArray[Any]) -> None:
+        """Give each world the actions of its living agents, in order: Python's integers, or arrays."""
         number = self.spec.first_agent(group)
-        for world, row in zip(self._worlds, actions.tolist(), strict=True):
+        for world, row in zip(self._worlds, actions.tolist() if actions.ndim == 2 else actions, strict=True):
             if world.over:
                 continue
             for agent, action in enumerate(row, number + first):

@@ -10,12 +10,18 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from remuda.adapters.outbound.stepper import METADATA, GameStepper, StepResult, observation_at, observation_space
+from remuda.adapters.outbound.stepper import (
+    METADATA,
+    GameStepper,
+    StepResult,
+    checked_actions,
+    observation_at,
+    observation_space,
+)
 from remuda.core.errors import ConfigError, OrderError
 from remuda.core.game import GameEntry, Group
 
@@ -31,7 +37,7 @@ class WorldEnv(gymnasium.Env[Any, Any]):
         self._group = single_agent_group(self._stepper)
         self.render_mode = render_mode
         self.observation_space = observation_space(self._group)
-        self.action_space = spaces.Discrete(self._group.actions)
+        self.action_space = self._group.gymnasium_actions
         self._episode_runs = False
 
     def reset(self, *, seed: int | None = None, options: Mapping[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -47,7 +53,7 @@ class WorldEnv(gymnasium.Env[Any, Any]):
         """Play a turn."""
         if not self._episode_runs:
             raise OrderError("no episode is running: call reset before step")
-        self._stepper.act([checked_actions(np.reshape(action, 1), 1, self._group)])
+        self._stepper.act([checked_actions(np.reshape(action, (1, *self._group.action_shape)), 1, self._group)])
         (result,) = self._stepper.observe()
         terminated, truncated = bool(result.terminated[0, 0]), bool(result.truncated[0, 0])
         self._episode_runs = not terminated and not truncated
@@ -79,7 +85,7 @@ class WorldsEnv(VectorEnv[Any, Any, Any]):
         self.num_envs = num_envs
         self.render_mode = render_mode
         self.single_observation_space = observation_space(self._group)
-        self.single_action_space = spaces.Discrete(self._group.actions)
+        self.single_action_space = self._group.gymnasium_actions
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
         self._ended: NDArray[np.bool_] | None = None  # (worlds,): these are reset at the next step
@@ -139,16 +145,3 @@ def single_agent_group(stepper: GameStepper) -> Group:
             "give agents=1, or use remuda.adapters.outbound.pettingzoo.parallel_env"
         )
     return spec.groups[0]
-
-
-def checked_actions(actions: NDArray[Any], worlds: int, group: Group) -> NDArray[np.int64]:
-    """Actions as the game takes them, (worlds, 1).
-
-    They are checked here because compiled games use them as array indices without a check.
-    """
-    if actions.shape != (worlds,) or actions.dtype.kind not in "iu":
-        raise ConfigError(f"actions are {actions.dtype} of shape {actions.shape}: give {worlds} whole numbers")
-    if actions.min() < 0 or actions.max() >= group.actions:
-        wrong = actions[(actions < 0) | (actions >= group.actions)][0]
-        raise ConfigError(f"an action is {wrong}: give numbers from 0 to {group.actions - 1}")
-    return actions.astype(np.int64)[:, None]

@@ -15,7 +15,14 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from pettingzoo import ParallelEnv
 
-from remuda.adapters.outbound.stepper import METADATA, GameStepper, StepResult, observation_at, observation_space
+from remuda.adapters.outbound.stepper import (
+    METADATA,
+    GameStepper,
+    StepResult,
+    checked_actions,
+    observation_at,
+    observation_space,
+)
 from remuda.core.errors import ConfigError, OrderError
 from remuda.core.game import GameEntry, GameSpec
 
@@ -36,15 +43,15 @@ class HerdEnv(ParallelEnv[str, Any, int]):  # type: ignore[misc]  # PettingZoo h
         self.agents: list[str] = []
         groups = {name: spec.groups[g] for name, (g, _) in self._indices.items()}
         self.observation_spaces = {name: observation_space(group) for name, group in groups.items()}
-        self.action_spaces = {name: spaces.Discrete(group.actions) for name, group in groups.items()}
+        self.action_spaces = {name: group.gymnasium_actions for name, group in groups.items()}
         self._results: list[StepResult] = []  # per group
 
     def observation_space(self, agent: str) -> spaces.Space[Any]:
         """A Box; Dict(observation, action_mask) where the game forbids actions."""
         return self.observation_spaces[agent]
 
-    def action_space(self, agent: str) -> spaces.Discrete:
-        """Discrete, with as many actions as the agent's group has."""
+    def action_space(self, agent: str) -> Any:
+        """The space of the agent's group."""
         return self.action_spaces[agent]
 
     def reset(self, seed: int | None = None, options: Mapping[str, Any] | None = None) -> tuple[dict[str, Any], Infos]:
@@ -92,20 +99,26 @@ class HerdEnv(ParallelEnv[str, Any, int]):  # type: ignore[misc]  # PettingZoo h
             for name, result, i in self._present()
         }
 
-    def _action_arrays(self, actions: Mapping[str, Any]) -> list[NDArray[np.int64]]:
-        """Actions as the game takes them, (1, agents) per group; an agent that has left takes its first allowed one."""
+    def _action_arrays(self, actions: Mapping[str, Any]) -> list[NDArray[Any]]:
+        """Actions as the game takes them, (1, agents, …) per group; an agent that has left takes its first one."""
         arrays = []
         for group, result in zip(self.game.spec.groups, self._results, strict=True):
-            first = np.zeros((1, group.size), np.int64) if result.mask is None else result.mask.argmax(axis=2)
-            arrays.append(first.astype(np.int64))
+            shape = (1, group.size, *group.action_shape)
+            first = np.zeros(shape) if result.mask is None else result.mask.argmax(axis=2)
+            arrays.append(first.astype(group.action_dtype))
         for name in self.agents:
             g, i = self._indices[name]
-            count = self.game.spec.groups[g].actions
+            group = self.game.spec.groups[g]
             if name not in actions:
                 raise ConfigError(f"step has no action for {name}: give one for each of {', '.join(self.agents)}")
-            if not 0 <= int(actions[name]) < count:  # compiled games use actions as indices without a check
-                raise ConfigError(f"the action of {name} is {actions[name]}: give a number from 0 to {count - 1}")
-            arrays[g][0, i] = int(actions[name])
+            if group.action_space is not None:
+                arrays[g][0, i] = checked_actions(np.asarray(actions[name])[None], 1, group)[0, 0]
+            elif not 0 <= int(actions[name]) < group.actions:  # compiled games use actions as indices without a check
+                raise ConfigError(
+                    f"the action of {name} is {actions[name]}: give a number from 0 to {group.actions - 1}"
+                )
+            else:
+                arrays[g][0, i] = int(actions[name])
         return arrays
 
 

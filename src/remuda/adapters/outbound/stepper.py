@@ -18,6 +18,7 @@ from remuda.adapters.inbound.spaces import MASK
 from remuda.core import rng
 from remuda.core.errors import ConfigError, UnknownName
 from remuda.core.game import GameEntry, Group, make_game
+from remuda.core.policy import actions_fit
 from remuda.core.rng import Stream
 from remuda.games.registry import find_game
 
@@ -80,8 +81,8 @@ class GameStepper:
         self.game.reset(worlds, keys)
         self._just_reset[worlds] = True
 
-    def act(self, actions: Sequence[NDArray[np.int64]]) -> None:
-        """Carry out every agent's action, (worlds, agents) for each group, and end the turn."""
+    def act(self, actions: Sequence[NDArray[Any]]) -> None:
+        """Carry out every agent's action, (worlds, agents, *action) for each group, and end the turn."""
         for g, group in enumerate(self.groups):
             self.game.act(g, 0, group.size, actions[g])
         self.game.end()
@@ -142,3 +143,21 @@ def observation_at(result: StepResult, index: Any) -> Any:
 def _to_64_bits(seed: int) -> int:
     """A seed of any size, reduced to 64 bits."""
     return int(seed) % 2**64
+
+
+def checked_actions(actions: NDArray[Any], worlds: int, group: Group) -> NDArray[Any]:
+    """Actions of one agent as the game takes them, (worlds, 1, *action).
+
+    They are checked here because compiled games use them as array indices without a check.
+    """
+    if group.action_space is not None:
+        own = actions.astype(group.action_dtype) if actions.dtype.kind in "iuf" else actions
+        if actions.shape != (worlds, *group.action_shape) or not actions_fit(own, group):
+            raise ConfigError(f"an action is {actions}: give one of {group.action_space}")
+        return own[:, None]
+    if actions.shape != (worlds,) or actions.dtype.kind not in "iu":
+        raise ConfigError(f"actions are {actions.dtype} of shape {actions.shape}: give {worlds} whole numbers")
+    if actions.min() < 0 or actions.max() >= group.actions:
+        wrong = actions[(actions < 0) | (actions >= group.actions)][0]
+        raise ConfigError(f"an action is {wrong}: give numbers from 0 to {group.actions - 1}")
+    return actions.astype(np.int64)[:, None]

@@ -16,6 +16,7 @@ from contextlib import redirect_stderr, redirect_stdout, suppress
 
 from remuda.core.game import GameSpec, Group
 from remuda.core.plan import Plan
+from remuda.core.spaces import space_from_json
 from remuda.core.threads import one_thread_each
 from remuda.engines.collectors.warm_up import warm_up_without_objects
 from remuda.transport.processes import WARM_UP_VARIABLE
@@ -36,7 +37,9 @@ with (
 ):
     request = json.loads(os.environ.pop(WARM_UP_VARIABLE))
     sys.path[:] = request["path"]  # Python 3.11 does not pass it to the fork server
-    groups = tuple(Group(**group) for group in request["groups"])
+    groups = tuple(
+        Group(**{**group, "action_space": space_from_json(group["action_space"])}) for group in request["groups"]
+    )
     warm_up_without_objects(Plan(**request["plan"]), GameSpec(request["plan"]["game"], groups, request["turns"]))
 
 gc.collect()

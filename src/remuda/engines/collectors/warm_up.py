@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from remuda.core.options import Options
 from remuda.core.plan import Plan
 from remuda.core.policy import UNVERSIONED
 from remuda.core.rng import Keys
+from remuda.core.spaces import space_to_json
 from remuda.core.task import Task
 from remuda.games.registry import find_game
 from remuda.learners.herd import assign, bind_policy
@@ -44,7 +45,7 @@ class ShapeOnlyGame(Game):
         """Observations are zero."""
         out[:] = 0
 
-    def act(self, group: int, first: int, last: int, actions: NDArray[np.int64]) -> None:
+    def act(self, group: int, first: int, last: int, actions: NDArray[Any]) -> None:
         """Nothing happens."""
 
     def end(self) -> None:
@@ -63,9 +64,11 @@ def warm_up_request(plan: Plan, spec: GameSpec) -> str:
     """What a fork server needs for a warm-up, as JSON; empty if it is too long for an environment variable."""
     groups = [
         {
-            **asdict(group),
+            **vars(group),
             "obs_dtype": np.dtype(group.obs_dtype).str,
             "state_dtype": np.dtype(group.state_dtype).str,
+            "action_space": space_to_json(group.action_space),
+            "observation_space": None,
         }
         for group in spec.groups
     ]

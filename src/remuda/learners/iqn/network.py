@@ -58,6 +58,7 @@ class IQNNetwork(StackedNetwork):
     """Shapes and forward passes of IQN. It holds no weights: they are arguments."""
 
     def __init__(self, group: Group, options: IQNOptions, precision: str, device: str) -> None:
+        group.require_discrete("iqn")
         super().__init__(group, options.frames, precision, device)
         self.options = options
         self.width = padded(options.layer)

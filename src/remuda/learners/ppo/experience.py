@@ -17,7 +17,7 @@ class Experience(NamedTuple):
 
     stacks: NDArray[Any]  # (agents, rows, frames * obs), in the game's dtype
     states: NDArray[Any]  # (agents, rows, state), or (agents, rows, 0) if the critic does not see it
-    actions: NDArray[np.int64]  # (agents, rows)
+    actions: NDArray[Any]  # (agents, rows, *action); continuous ones as they were before squashing, flat
     log_probs: NDArray[np.float32]  # (agents, rows): of the actions, by the policy that acted
     advantages: NDArray[np.float32]  # (agents, rows)
     returns: NDArray[np.float32]  # (agents, rows): targets of the critic
@@ -56,7 +56,7 @@ def frame_stacks(fragment: Fragment, frames: int) -> NDArray[Any]:
     Frames that are older than the agent are zero. With one frame this is a view.
     """
     obs = fragment.obs.reshape(*fragment.obs.shape[:3], -1)
-    turns, worlds, agents = fragment.actions.shape
+    turns, worlds, agents = fragment.alive.shape
     if frames == 1:
         return obs[fragment.before : fragment.before + turns]
     out = np.zeros((turns, worlds, agents, frames * obs.shape[3]), obs.dtype)

@@ -34,8 +34,8 @@ from remuda.learners.ppo.experience import (
 from remuda.learners.ppo.loss import loss_gradient
 from remuda.learners.ppo.network import PPONetwork
 from remuda.learners.ppo.options import PPOOptions
-from remuda.learners.ppo.policy import LOG_PROB, PPOPolicy
-from remuda.learners.schedule import schedule
+from remuda.learners.ppo.policy import DRAW, LOG_PROB, PPOPolicy
+from remuda.learners.schedule import counts, schedule
 from remuda.learners.stack import Adam, chunks, init_keys, pad_frame_stacks
 
 MAX_MICROBATCHES, MIN_MICROBATCH_ROWS = 16, 2048
@@ -71,7 +71,8 @@ class PPO(Learner):
         self.weights = torch.from_numpy(initial).to(context.device)
         self.adam = Adam(self.weights, options.beta2)
         self.updates = 0  # due so far by the plan: the clock of the schedules
-        self.passes = 0  # made so far: the clock of the random streams
+        self._passes = counts("passes", options.passes, context.agent_numbers)  # per round, (agents,)
+        self.passes = np.zeros(context.agents, np.int64)  # made so far: the clock of the random streams
         self.steps = np.zeros(context.agents, np.int64)
         self.returns = RunningMoments(context.agents, 1)
         self.observed = RunningMoments(context.agents, self.network.obs_size)
@@ -79,6 +80,7 @@ class PPO(Learner):
         self._rate = schedule("lr", options.lr, context.agent_numbers)
         self._entropy = schedule("entropy", options.entropy, context.agent_numbers)
         self._gamma = schedule("gamma", options.gamma, context.agent_numbers, high=1.0)
+        self._stores_draws = self.network.head is not None and self.network.head.stored_size > 0
         self._fragments: list[Fragment] = []
         self._report = self._empty_report()
         self._pool: ThreadPoolExecutor | None = None
@@ -232,20 +234,20 @@ class PPO(Learner):
             for name, column in values.items():
                 report[name][low:high] = column
             self.steps[low:high] += made
-            skipped[low:high] = self.options.passes * self.options.minibatches - made
+            skipped[low:high] = self.planned_steps(count)[low:high] - made
         self.note_skipped_updates(skipped)
         if self.options.normalise_observations:  # after learning: this round was played with the old moments
             for agent, own in enumerate(experiences):
                 newest = own.stacks[:, -self.network.obs_size :].astype(np.float64) * self.network.scale
                 self.observed.add(agent, newest)
                 self.states.add(agent, own.states.astype(np.float64))
-        self.passes += self.options.passes
+        self.passes += self._passes
         self.updates += count
 
-    def planned_steps(self, count: int) -> int:
+    def planned_steps(self, count: int) -> NDArray[np.int64]:
         """Its own passes and minibatches."""
         del count
-        return self.options.passes * self.options.minibatches
+        return self._passes * self.options.minibatches
 
     def report(self) -> dict[str, NDArray[np.float64]]:
         """Means over the gradient steps of the last round."""
@@ -263,15 +265,9 @@ class PPO(Learner):
             advantages, values = self.advantages(fragment, stacks)
             mask = fragment.mask[:-1] if fragment.mask is not None else np.ones((*fragment.alive.shape, 0), np.bool_)
             states = privileged_states(fragment, self.network.state_size)[:-1]
-            arrays = (
-                stacks,
-                states,
-                fragment.actions,
-                fragment.extras[LOG_PROB],
-                advantages,
-                advantages + values,
-                mask,
-            )
+            actions = fragment.extras[DRAW] if self._stores_draws else fragment.actions
+            returns = advantages + values
+            arrays = (stacks, states, actions, fragment.extras[LOG_PROB], advantages, returns, mask)
             parts.append((fragment, arrays))
         self._fragments = []
         return [
@@ -281,14 +277,14 @@ class PPO(Learner):
             for agent in range(self.context.agents)
         ]  # fmt: skip
 
-    def _equal_length_ranges(self, counts: list[int]) -> Iterator[tuple[int, int]]:
-        """Ranges of neighbouring agents with equally many rows, few enough for the cache.
+    def _equal_length_ranges(self, rows: list[int]) -> Iterator[tuple[int, int]]:
+        """Ranges of neighbouring agents with equally many rows and passes, few enough for the cache.
 
         Agents with different numbers of rows are not padded to one length: a sum over more rows has other bits, so the
         weights of an agent would depend on its neighbours.
         """
         first = 0
-        for count, group in groupby(counts):
+        for (count, _), group in groupby(zip(rows, self._passes.tolist(), strict=True)):
             size = len(list(group))
             if count >= self.options.minibatches:
                 bytes_each = 4 * self.network.row_bytes(count // self.options.minibatches + 1)
@@ -299,7 +295,7 @@ class PPO(Learner):
     def skip(self, count: int) -> None:
         """Advance schedules and random streams; drop what was taken."""
         self._fragments = []
-        self.passes += self.options.passes
+        self.passes += self._passes
         self.updates += count
 
     def _learn(self, own: Experience, low: int, high: int) -> tuple[dict[str, NDArray[np.float64]], NDArray[np.int64]]:
@@ -307,7 +303,7 @@ class PPO(Learner):
         rate = self._rate.at(self.updates, self.context.total_updates)[low:high]
         sums = {name: np.zeros(high - low) for name in self.metrics}
         made = np.zeros(high - low, np.int64)
-        for epoch in range(self.options.passes):
+        for epoch in range(int(self._passes[low])):
             for batch in self._minibatches(own, low, high, epoch):
                 grad, terms = self._gradient(batch, low, high)
                 terms["grad_norm"] = self.adam.step(low, high, grad, rate, self.options.grad_clip)
@@ -322,7 +318,7 @@ class PPO(Learner):
         """The minibatches of one pass: rows in a random order per agent, advantages normalised if asked for."""
         rows, parts = own.actions.shape[1], self.options.minibatches
         keys = rng.keys(rng.key(self.context.seed, Stream.SAMPLE), self.context.agent_numbers[low:high])
-        keys = rng.keys(keys, self.passes + epoch)
+        keys = rng.keys(keys, self.passes[low:high] + epoch)
         order = rng.uniforms(keys, rows).argsort(axis=1, kind="stable") if parts > 1 else None
         for a, b in split_evenly(rows, parts):
             batch = own if order is None else own.pick(order[:, a:b])
@@ -380,7 +376,7 @@ class PPO(Learner):
             **({"states": self.states.moments} if self.network.state_size else {}),
             "steps": self.steps,
             "updates": np.full(agents, self.updates, np.int64),
-            "passes": np.full(agents, self.passes, np.int64),
+            "passes": self.passes,
         }
 
     def restore(self, state: State) -> None:
@@ -392,7 +388,8 @@ class PPO(Learner):
         if self.network.state_size:
             self.states.moments[:] = state["states"]
         self.steps[:] = state["steps"]
-        self.updates, self.passes = int(state["updates"][0]), int(state["passes"][0])
+        self.updates = int(state["updates"][0])
+        self.passes[:] = state["passes"]
 
     def close(self) -> None:
         """End the thread pool."""

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from remuda.learners.ppo.experience import Experience
-from remuda.learners.ppo.network import PPONetwork
+from remuda.learners.ppo.network import LOG_STD, PPONetwork
 from remuda.learners.ppo.options import PPOOptions
 
 
@@ -27,9 +27,9 @@ def loss_gradient(
     grads = network.layout.arrays(grad)
     targets = (returns - value_moments[:, :1]) / value_moments[:, 1:]
     value_error = _critic_gradient(network, arrays, grads, x[1], targets, 2.0 * options.value_weight / minibatch_rows)
-    terms = _actor_gradient(
-        network, arrays, grads, x[0], (actions, old, advantages, mask), options.clip, minibatch_rows, entropy_weights
-    )
+    data = (actions, old, advantages, mask)
+    gradient = _actor_gradient if network.head is None else _head_gradient
+    terms = gradient(network, arrays, grads, x[0], data, options.clip, minibatch_rows, entropy_weights)
     metrics = {**terms, "value_loss": value_error.square()}
     return grad, {name: each.sum(dim=1) / minibatch_rows for name, each in metrics.items()}
 
@@ -86,3 +86,36 @@ def _actor_gradient(
         "entropy": entropy[:, :rows],
         "kl": old - chosen,
     }
+
+
+def _head_gradient(
+    network: PPONetwork,
+    arrays: dict[str, Tensor],
+    grads: dict[str, Tensor],
+    x: Tensor,
+    data: tuple[Tensor, Tensor, Tensor, Tensor],
+    clip: float,
+    minibatch_rows: int,
+    entropy_weights: Tensor,
+) -> dict[str, Tensor]:
+    """As `_actor_gradient`, for actions that are not Discrete: autograd goes through the head alone."""
+    actions, old, advantages, _ = data
+    head, rows = network.head, actions.shape[1]
+    assert head is not None
+    layer_inputs: list[Tensor] = []
+    outputs = network.forward(arrays, "actor", x, layer_inputs)
+    own = outputs[:, :rows, : head.outputs].detach().requires_grad_()
+    spread = network.spread(arrays).detach().requires_grad_()
+    with torch.enable_grad():
+        chosen, entropy = head.log_prob(own, spread, actions), head.entropy(own, spread)
+        ratio = (chosen - old).exp()
+        loss = torch.minimum(ratio * advantages, ratio.clamp(1.0 - clip, 1.0 + clip) * advantages).neg()
+        total = (loss - entropy_weights.unsqueeze(1) * entropy).sum() / minibatch_rows
+        leaves = [own, spread] if head.parameters else [own]
+        gradients = torch.autograd.grad(total, leaves)
+    grad_outputs = torch.zeros_like(outputs)  # zero in padded rows and columns
+    grad_outputs[:, :rows, : head.outputs] = gradients[0]
+    network.backward(arrays, "actor", layer_inputs, grad_outputs, grads)
+    if head.parameters:
+        grads[LOG_STD].zero_()[:, : head.parameters] = gradients[1]
+    return {"loss": loss.detach(), "entropy": entropy.detach(), "kl": old - chosen.detach()}

@@ -15,12 +15,15 @@ from torch import Tensor
 
 from remuda.core.errors import ConfigError
 from remuda.core.game import Group
+from remuda.learners.ppo.actions import make_head
 from remuda.learners.stack import StackedNetwork, WeightLayout, add_linear, linear, matmul, padded
 
 if TYPE_CHECKING:
     from remuda.learners.ppo.options import PPOOptions
 
 
+LOG_STD = "actor.log_std"
+"""Name of the spreads of continuous actions among the arrays, unless the actor predicts them."""
 FORBIDDEN = -1e9
 """Logit of an action that is not allowed: its probability is 0, and unlike -inf it gives no nan in products."""
 
@@ -43,14 +46,18 @@ class PPONetwork(StackedNetwork):
         self.state_size = _state_size(group, options.critic)
         own = 0 if options.critic == "state" else self.frames * self.obs_size  # columns of the critic's input
         self.critic_inputs = padded(own + self.state_size)
+        self.head = make_head(group, options.spread == "predicted")
+        self.actor_outputs = group.actions if self.head is None else self.head.outputs
         self.layout = WeightLayout()
-        sizes = (("actor", self.frames * self.obs_size, group.actions), ("critic", own + self.state_size, 1))
+        sizes = (("actor", self.frames * self.obs_size, self.actor_outputs), ("critic", own + self.state_size, 1))
         for name, inputs, outputs in sizes:
             widths = [inputs, *options.layers, outputs]
             for i, (width_in, width_out) in enumerate(pairwise(widths)):
                 # A small last layer: at first all actions are about equally likely and all values about zero.
                 gain = 0.01 if i == len(widths) - 2 else 1.0
                 add_linear(self.layout, f"{name}.{i}", width_in, width_out, gain)
+        if self.head is not None and self.head.parameters:
+            self.layout.add(LOG_STD, (self.head.parameters,), 0.0, math.log(options.initial_std))
 
     def forward(
         self, arrays: dict[str, Tensor], name: str, x: Tensor, layer_inputs: list[Tensor] | None = None
@@ -94,17 +101,20 @@ class PPONetwork(StackedNetwork):
             logits[:, : mask.shape[1], : self.actions].masked_fill_(~mask, FORBIDDEN)
         return logits
 
+    def spread(self, arrays: dict[str, Tensor]) -> Tensor:
+        """Logarithms of the spreads of continuous actions that the actor does not predict, (agents, numbers)."""
+        if self.head is None or not self.head.parameters:
+            return next(iter(arrays.values())).new_zeros(0)
+        return arrays[LOG_STD][:, : self.head.parameters]
+
     def values(self, arrays: dict[str, Tensor], x: Tensor) -> Tensor:
         """Values by the critic, (agents, rows), of its own input; standardised if `normalise_values` is on."""
         return self.forward(arrays, "critic", x)[:, :, 0]
 
     def row_bytes(self, rows: int) -> int:
         """Bytes of one agent's largest activation with so many rows."""
-        return (
-            4
-            * rows
-            * max(self.inputs, self.critic_inputs, padded(self.actions), *(padded(n) for n in self.options.layers))
-        )
+        widths = (self.actor_outputs, *self.options.layers)
+        return 4 * rows * max(self.inputs, self.critic_inputs, *(padded(width) for width in widths))
 
 
 def _state_size(group: Group, critic: str) -> int:

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from remuda.core.errors import ConfigError
 from remuda.core.options import Options
-from remuda.learners.schedule import PerAgent
+from remuda.learners.schedule import Passes, PerAgent
 
 
 class PPOOptions(Options):
@@ -16,11 +16,15 @@ class PPOOptions(Options):
 
     layers: list[int] = Field([64, 64], description="widths of the hidden layers, of actor and critic alike")
     activation: Literal["tanh", "relu"] = Field("tanh", description="between the layers")
+    spread: Literal["shared", "predicted"] = Field(
+        "shared", description="of continuous actions: one for all observations, or predicted by the actor"
+    )
+    initial_std: float = Field(1.0, gt=0.01, le=7, description="standard deviation that spread=shared starts with")
     frames: int = Field(1, ge=1, description="stacked observations, the newest included")
     critic: Literal["obs", "state", "both"] = Field(
         "obs", description="what the critic sees: observations, the game's privileged state, or both"
     )
-    passes: int = Field(4, ge=1, description="times each round is learned from")
+    passes: Passes = Field(4, description="times each round is learned from; or a list with one number per agent")
     minibatches: int = Field(8, ge=1, description="gradient steps per pass")
     lr: PerAgent = Field("0.001:0.0001", description="learning rate; per agent")
     gamma: PerAgent = Field(0.99, description="discount; per agent")

@@ -8,31 +8,39 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from remuda.core import rng
 from remuda.core.game import Group
 from remuda.core.kernels import kernel
-from remuda.core.policy import PolicyInput, PolicyOutput, explore
-from remuda.core.rng import uniform
+from remuda.core.policy import PolicyInput, PolicyOutput, explore, random_actions
+from remuda.core.rng import uniform, uniforms
+from remuda.learners.ppo.actions import MIN_PROB, Head
 from remuda.learners.ppo.network import PPONetwork
 from remuda.learners.ppo.options import PPOOptions
 from remuda.learners.stack import MIN_ROWS, StackedPolicy, chunks, stack_frames
 
 LOG_PROB = "log_prob"
-MIN_PROB = np.float32(1e-38)  # its logarithm is still finite
+DRAW = "draw"
+"""Name of continuous actions before they are squashed, among the extras."""
 
 
 class PPOPolicy(StackedPolicy):
     """Samples from the actor and stores the log-probability. The critic runs only when the learner learns."""
 
-    extras = (LOG_PROB,)
+    extras: tuple[str, ...] = (LOG_PROB,)
 
     def __init__(self, group: Group, agents: int, options: PPOOptions, precision: str, device: str) -> None:
         self.network = PPONetwork(group, options, precision, device)
         super().__init__(group, agents, self.network.layout, 0, device)
         self.frames = options.frames
         self.reads_state = options.critic != "obs"
+        if self.network.head is not None and self.network.head.stored_size:
+            self.extras = (LOG_PROB, DRAW)
+            self.extra_shapes = {DRAW: (self.network.head.stored_size,)}
 
     def act(self, inputs: PolicyInput, first: int, last: int) -> PolicyOutput:
         """Sample actions; if `inputs.exploration` is given, take the likeliest ε-greedily instead."""
+        if self.network.head is not None:
+            return self._act_with_head(self.network.head, inputs, first)
         worlds, agents = inputs.keys.shape
         probs = np.empty((worlds, agents, self.group.actions), np.float32)
         for low, high in chunks(agents, self.network.row_bytes(max(worlds, MIN_ROWS))):
@@ -46,6 +54,30 @@ class PPOPolicy(StackedPolicy):
         log_probs = np.empty((worlds, agents), np.float32)
         log_probabilities(probs, actions, log_probs)
         return PolicyOutput(actions, {LOG_PROB: log_probs})
+
+    def _act_with_head(self, head: Head, inputs: PolicyInput, first: int) -> PolicyOutput:
+        """Draw actions that are not Discrete; if `inputs.exploration` is given, take the likeliest ε-greedily."""
+        worlds, agents = inputs.keys.shape
+        outputs = np.empty((worlds, agents, head.outputs), np.float32)
+        for low, high in chunks(agents, self.network.row_bytes(max(worlds, MIN_ROWS))):
+            self._fill_outputs(inputs, low, high, first, outputs)
+        spread = self.network.spread(self.agent_arrays(first, first + agents)).cpu().numpy()
+        draw = head.draw(outputs, spread, inputs.keys, greedy=inputs.exploration is not None)
+        actions, extras = draw.actions, {LOG_PROB: draw.log_probs}
+        if inputs.exploration:
+            explores = uniforms(rng.keys(inputs.keys, 0), 1)[:, :, 0] < inputs.exploration
+            actions[explores] = random_actions(self.group, rng.keys(inputs.keys, 1))[explores]
+        if draw.stored is not None:
+            extras[DRAW] = draw.stored
+        return PolicyOutput(actions, extras)
+
+    @torch.no_grad()
+    def _fill_outputs(self, inputs: PolicyInput, low: int, high: int, first: int, outputs: NDArray[Any]) -> None:
+        """Write the outputs of the actors of agents low … high-1 to `outputs` (worlds, agents, outputs)."""
+        network, worlds = self.network, len(inputs.keys)
+        x = stack_frames(inputs.obs[:, :, low:high], inputs.ages[:, low:high], network.scale, network.inputs)
+        own = network.forward(self.agent_arrays(first + low, first + high), "actor", x.to(network.device))
+        outputs[:, low:high] = own[:, :worlds, : outputs.shape[2]].transpose(0, 1).cpu().numpy()
 
     @torch.no_grad()
     def _fill_probabilities(self, inputs: PolicyInput, low: int, high: int, first: int, probs: NDArray[Any]) -> None:

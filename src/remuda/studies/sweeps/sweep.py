@@ -171,7 +171,7 @@ def _short(value: Any) -> str:
 
 def _space(state: SweepState) -> SweepSpace:
     plan = _plan(state)
-    return SweepSpace(state.ranges, -(-plan.total_episodes // plan.evaluate_every))
+    return SweepSpace(state.ranges, -(-plan.total_episodes // plan.evaluation_interval))
 
 
 def _plan(state: SweepState) -> Plan:
