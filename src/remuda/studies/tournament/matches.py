@@ -64,7 +64,7 @@ def choose_pairs(entrants: Sequence[Entrant], limit: int | None, seed: int, self
     return [*pairs, *((i, i) for i in range(len(entrants)) if self_play)]
 
 
-class Arena:
+class MatchPlayer:
     """Plays matches of one game; policies are loaded once."""
 
     def __init__(self, entrants: Sequence[Entrant], plan: Plan, spec: GameSpec, places: int | None) -> None:

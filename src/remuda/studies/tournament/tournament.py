@@ -21,7 +21,7 @@ from remuda.runs.settings import complete, make_plan, spec_of
 from remuda.studies import statistics
 from remuda.studies.statistics import Estimate
 from remuda.studies.tournament.entrants import Entrant, check_players, read_entrants
-from remuda.studies.tournament.matches import Arena, Match, choose_pairs
+from remuda.studies.tournament.matches import Match, MatchPlayer, choose_pairs
 from remuda.studies.tournament.rating import connected, pair_counts, rate
 from remuda.transport.processes import refuse_inside_workers
 
@@ -48,7 +48,7 @@ def tournament(
     known = read_entrants([str(own) for own in entrants])
     plan = _plan(known, settings, seed)
     check_players(known, plan)
-    arena = Arena(known, plan, spec_of(plan), focal)
+    arena = MatchPlayer(known, plan, spec_of(plan), focal)
     pairs = choose_pairs(known, matches, seed, self_play=arena.spec.agents > 1)
     played = arena.play_all(pairs, episodes, lambda done: on_match(done, len(pairs)))
     return Tournament(plan, known, played, len(arena.arrangements[0]), arena.spec.agents)
