@@ -18,7 +18,7 @@ from remuda.games.cage2.defenders import DEFENDERS
 from remuda.games.cage2.game import METRICS, WORKFLOW_METRICS, Cage2
 from remuda.games.cage2.network import N_ACTIONS, NAMES, REMOVE, RESTORE, action_of
 from remuda.games.cage2.observation import BITS
-from remuda.games.cage2.traces import Trace, find_traces, read_trace
+from remuda.games.cage2.traces import Trace, read_trace
 from remuda.games.cage2.verify import replay_steps
 from remuda.games.cage2.workflow import (
     FIX_COUNTS,
@@ -34,6 +34,7 @@ from remuda.games.cage2.workflow import (
     read_order,
 )
 from remuda.games.registry import find_game
+from remuda.games.trace_files import find_traces
 from remuda.runs.evaluation import EvaluationSetup, evaluate_policies
 
 TRACES = Path(__file__).parents[1] / "data" / "cage2"
