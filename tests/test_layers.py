@@ -36,7 +36,7 @@ def copy(tmp_path: Path) -> Path:
     ("file", "line"),
     [
         ("core/errors.py", "from remuda.runs.run import Run"),
-        ("games/grid.py", "import torch"),
+        ("games/grid/planes.py", "import torch"),
         ("engines/loop.py", "import ray"),
         ("learners/stack.py", "def f():\n    from remuda.engines.loop import Loop"),
     ],

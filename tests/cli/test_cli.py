@@ -20,6 +20,7 @@ COMMANDS = [
     "evaluate",
     "search",
     "compare",
+    "schelling",
     "watch",
     "board",
     "record",

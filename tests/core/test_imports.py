@@ -12,7 +12,7 @@ import remuda.core
 
 FOLDER = Path(remuda.core.__file__).parent
 MODULES = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem != "__init__")
-WITH_KERNELS = {"kernels", "learner", "policy", "rng"}
+WITH_KERNELS = {"kernels", "learner", "policy", "reward_kernel", "rng"}
 """They have kernels, or import a module that has."""
 SCRIPT = """
 import sys, types

@@ -283,6 +283,24 @@ def test_rounds_that_are_lost_are_played_again_and_told_once(lag: int, lost: tup
     assert [event for event in disturbed.listener.events if event[0] == "rewound"]
 
 
+def test_the_end_is_saved_though_learners_were_lost_while_it_was() -> None:
+    plan = plan_of(checkpoint_every=8)
+    whole, disturbed = run(plan), prepare(plan)
+    lose_rounds(disturbed)
+    left = [LostRounds("a learner is gone")]
+
+    def lose_at_the_end(loop: Loop) -> None:
+        if left and loop.rounds == plan.rounds:
+            raise left.pop()
+
+    disturbed.listener.on_save = lose_at_the_end
+    disturbed.run()
+    assert not left
+    assert disturbed.listener.saves[-1].state.rounds == plan.rounds
+    assert disturbed.listener.evaluations == whole.listener.evaluations
+    assert disturbed.rows == whole.rows
+
+
 @pytest.mark.parametrize("lag", [0, 1])
 def test_no_round_is_handed_out_before_the_last_one_is_received(lag: int) -> None:
     trained = run(plan_of(lag=lag, episodes_per_update=3), task=2, capacity=99, picks=shuffled(2))

@@ -9,7 +9,7 @@ import typer
 
 import remuda
 from remuda.cli.words import Trust, Words, refuse_arguments, settings_from
-from remuda.core.errors import RunError, UnknownName
+from remuda.core.errors import RunError
 
 
 def check(
@@ -27,15 +27,13 @@ def check(
 
 
 def verify(
-    game: Annotated[str, typer.Argument(help="a game with recordings of its original: cage2")],
+    game: Annotated[str, typer.Argument(help="a game with recordings of its original: cage2, cleanup, coins, harvest")],
     folder: Annotated[Path, typer.Argument(help="where the recordings (.npz) are, at any depth")],
 ) -> None:
     """Replay recorded games of the original through our rules; exit code 1 if anything differs."""
-    from remuda.games.cage2.verify import verify as replay_traces
+    from remuda.games.registry import find_verifier
 
-    if game != "cage2":
-        raise UnknownName("game with recordings of its original", game, ["cage2"])
-    report = replay_traces(folder)
+    report = find_verifier(game)(folder)
     print(report)
     if not report.good:
         raise typer.Exit(1)

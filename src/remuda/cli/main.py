@@ -60,8 +60,9 @@ def about(version: Version = False) -> None:
 
 
 for command in (
-    training.train, training.resume, study.study, playing.evaluate, studies.search, studies.compare, playing.watch,
-    board.board, playing.record, playing.export, checking.check, checking.verify, checking.replay,
+    training.train, training.resume, study.study, playing.evaluate, studies.search, studies.compare,
+    studies.schelling, playing.watch, board.board, playing.record, playing.export, checking.check, checking.verify,
+    checking.replay,
     listing.games, listing.engines, listing.learners, listing.settings, examples.examples,
 ):  # fmt: skip
     takes_settings = "words" in command.__annotations__

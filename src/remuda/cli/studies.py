@@ -1,4 +1,4 @@
-"""Commands that make many runs: compare and search."""
+"""Commands that make many runs: compare, search and schelling."""
 
 from __future__ import annotations
 
@@ -161,3 +161,25 @@ def _print_search(found: Search, as_json: bool) -> None:
     if found.state.finished:
         print(f"chosen: {found.chosen.workflow}" if found.chosen else "none was chosen, since none passed")
         print(f"look at {found.folder / 'search.html'}")
+
+
+def schelling(
+    game: Annotated[str, typer.Argument(help="a game with several agents")],
+    words: Words = None,
+    episodes: Annotated[int, typer.Option(help="episodes of each mix", min=2)] = 32,
+    cooperator: Annotated[str, typer.Option(help="a scripted player, or frozen:RUN/agent")] = "cooperator",
+    defector: Annotated[str, typer.Option(help="a scripted player, or frozen:RUN/agent")] = "defector",
+    png: Annotated[Path | None, typer.Option(help="also draw the diagram into this file")] = None,
+) -> None:
+    """Print what a cooperator and a defector get, by how many of the others cooperate.
+
+    `remuda schelling cleanup --episodes 32 --png cleanup.png`
+    """
+    from remuda.studies.schelling import schelling as play_mixes
+
+    settings = refuse_arguments(play_mixes, settings_from(words))
+    diagram = play_mixes(game, episodes, cooperator, defector, **settings)
+    print(diagram)
+    if png is not None:
+        diagram.draw(png)
+        print(png)

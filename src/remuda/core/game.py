@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from remuda.core.errors import ConfigError, GameError
+from remuda.core.rewards import GAME_RETURN, REWARD, RewardOptions
 from remuda.core.spaces import array_of, check_action_space, choices_of, count_of, discrete
 
 if TYPE_CHECKING:
@@ -228,6 +229,104 @@ class Game(ABC):
         self.end()
 
 
+class TransformedGame(Game):
+    """A game whose agents receive transformed rewards.
+
+    The rewards of a turn are complete when the next turn has begun, or the world is over: then they are transformed.
+    """
+
+    def __init__(self, game: Game, options: RewardOptions) -> None:
+        spec = _with_game_return(game.spec)
+        super().__init__(spec, game.worlds)
+        self.game = game
+        self._rules = options.per_agent(spec.agents)
+        self._compared = np.zeros((game.worlds, spec.agents))  # e, what inequity aversion compares
+        self._played = np.zeros(game.worlds, np.bool_)  # worlds with a turn that is not paid yet
+        self._follow()
+
+    def _follow(self) -> None:
+        """Show the flags and metrics of the game. Its rewards are ours to transform."""
+        self.over = self.game.over
+        for own, inner in zip(self.signals, self.game.signals, strict=True):
+            own.terminated, own.truncated, own.alive = inner.terminated, inner.truncated, inner.alive
+            own.metrics[:, :, :-1] = inner.metrics
+
+    def reset(self, worlds: NDArray[np.int64], keys: Keys) -> None:
+        """Start an episode: nothing was received yet."""
+        self.game.reset(worlds, keys)
+        for signals in self.signals:
+            signals.rewards[worlds] = 0
+            signals.metrics[worlds] = 0
+        self._compared[worlds] = 0
+        self._played[worlds] = False
+        self._follow()
+
+    def begin(self) -> None:
+        """Begin the turn, and pay the last one."""
+        self.game.begin()
+        self._pay(self._played)
+        for inner in self.game.signals:
+            inner.rewards[:] = 0  # before an agent's first observation: nobody can have earned it
+
+    def end(self) -> None:
+        """End the turn; worlds that are over are paid now, the others when the next turn begins."""
+        self._played |= ~self.game.over
+        self.game.end()
+        self._pay(self._played & self.game.over)
+
+    def _pay(self, due: NDArray[np.bool_]) -> None:
+        from remuda.core.reward_kernel import transform  # with numba: a second, which most runs do without
+
+        worlds = np.flatnonzero(due)
+        rewards = np.concatenate([inner.rewards[worlds] for inner in self.game.signals], axis=1).astype(np.float64)
+        received = np.zeros(rewards.shape)
+        compared = self._compared[worlds]
+        transform(rewards, compared, self._rules, received)
+        self._compared[worlds] = compared
+        self._follow()
+        first = 0
+        for own, inner in zip(self.signals, self.game.signals, strict=True):
+            last = first + own.rewards.shape[1]
+            own.rewards[worlds] += received[:, first:last].astype(np.float32)
+            own.metrics[worlds, :, -1] += rewards[:, first:last].astype(np.float32)
+            inner.rewards[worlds] = 0
+            first = last
+        self._played[worlds] = False
+
+    def observe(self, group: int, first: int, last: int, out: NDArray[Any]) -> None:
+        """What the game shows."""
+        self.game.observe(group, first, last, out)
+
+    def act(self, group: int, first: int, last: int, actions: NDArray[Any]) -> None:
+        """What the game does."""
+        self.game.act(group, first, last, actions)
+
+    def mask(self, group: int, first: int, last: int, out: NDArray[np.bool_]) -> None:
+        """What the game allows."""
+        self.game.mask(group, first, last, out)
+
+    def observe_state(self, group: int, out: NDArray[Any]) -> None:
+        """The game's privileged state."""
+        self.game.observe_state(group, out)
+
+    def render(self, world: int) -> NDArray[np.uint8]:
+        """The game's picture."""
+        return self.game.render(world)
+
+    def text(self, world: int) -> str:
+        """The game's text."""
+        return self.game.text(world)
+
+    def scene(self, world: int) -> Scene | None:
+        """The game's scene."""
+        return self.game.scene(world)
+
+
+def _with_game_return(spec: GameSpec) -> GameSpec:
+    groups = tuple(replace(group, metrics=(*group.metrics, GAME_RETURN)) for group in spec.groups)
+    return replace(spec, groups=groups)
+
+
 def option_per_world(value: Any, worlds: Sequence[int]) -> list[Any]:
     """The value of an option in each world: world w uses entry w % len(value) of a list, or the one value."""
     values = value if isinstance(value, list) else [value]
@@ -271,13 +370,30 @@ class GameEntry:
 
 
 def make_game(entry: GameEntry, options: Mapping[str, Any], worlds: Sequence[int]) -> Game:
-    """Make the worlds with these numbers; see `option_per_world` for options given as lists."""
+    """Make the worlds with these numbers; see `option_per_world` for options given as lists.
+
+    The option `reward` transforms what reaches the agents of any game, see `remuda.core.rewards`.
+    """
     try:
-        return entry.make(check_options(entry, options), worlds)
+        game = entry.make(check_options(entry, options), worlds)
     except SystemExit as error:  # would end the program without a word
         raise GameError(f"{entry.name} called sys.exit({error.code!r}) while it was made") from error
+    transforms = reward_options(entry, options)
+    return TransformedGame(game, transforms) if transforms else game
 
 
 def check_options(entry: GameEntry, options: Mapping[str, Any]) -> Any:
     """The validated options of a game; raises ConfigError or UnknownName for the first one that is wrong."""
-    return entry.options.read(options, f"game {entry.name}")
+    reward_options(entry, options)
+    own = {name: value for name, value in options.items() if name != REWARD or REWARD in entry.options.model_fields}
+    return entry.options.read(own, f"game {entry.name}")
+
+
+def reward_options(entry: GameEntry, options: Mapping[str, Any]) -> RewardOptions | None:
+    """The reward transforms among the options of a game, if it has no option of that name itself."""
+    given = None if REWARD in entry.options.model_fields else options.get(REWARD)
+    if not given:
+        return None
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"reward={given!r} should be a mapping of names to values, e.g. reward.team=1")
+    return RewardOptions.read(given, "reward")

@@ -88,6 +88,7 @@ class Loop:
     dropped: int = 0  # episodes that arrived too late to be learned from
     _reported: int = 0  # the newest version that the listener knows of; only rounds after a rewind are below it
     _consistent: bool = False  # collectors and trainers have started, and no learner is in the middle of an update
+    _unsaved: bool = False  # the end of the plan is reached and not saved: learners may be lost meanwhile
     _unfinished: dict[int, list[int]] = field(default_factory=dict)  # by rounds of a checkpoint: as in LoopState
     _saved_at: float = field(default_factory=time.monotonic)
     _out: int = 0  # training episodes being played
@@ -165,8 +166,10 @@ class Loop:
         self._publish(self.plan.rounds if self.free else max(0, self.plan.rounds - self.plan.lag))
         if not self.finished:
             self._evaluate(self._held[-1] if self._held else self.published)
-            self.settled = self.rounds
+            self.settled, self._unsaved = self.rounds, True
+        if self._unsaved:
             self._save()
+            self._unsaved = False
 
     def _hand_out_a_round(self) -> None:
         """Publish version k - lag, then hand out round k."""

@@ -16,7 +16,7 @@ from remuda.core.errors import ConfigError, UnknownName
 from remuda.core.game import Game, GameEntry
 from remuda.games.shipped import SHIPPED
 
-__all__ = ["SHIPPED", "AnyGame", "find_game", "game_name", "installed_games"]
+__all__ = ["SHIPPED", "AnyGame", "find_game", "find_verifier", "game_name", "installed_games"]
 AnyGame = str | GameEntry | Callable[..., Any]
 """A game as a user gives it: a name, an entry, or a class or function that makes an environment."""
 ENTRY_POINTS = "remuda.games"
@@ -61,6 +61,16 @@ def _named(name: str) -> GameEntry:
 def installed_games() -> dict[str, EntryPoint]:
     """Games of installed packages, by the names of their entry points."""
     return {point.name: point for point in entry_points(group=ENTRY_POINTS)}
+
+
+def find_verifier(name: str) -> Callable[[Path], Any]:
+    """The function that compares recorded games of the original with ours; returns a report with `good` and a text."""
+    known = {game: shipped.verifier for game, shipped in SHIPPED.items() if shipped.verifier}
+    if name not in known:
+        raise UnknownName("game with recordings of its original", name, known)
+    module, _, function = known[name].partition(":")
+    verifier: Callable[[Path], Any] = getattr(import_module(module), function)
+    return verifier
 
 
 def _hint_at_entry(name: str) -> None:

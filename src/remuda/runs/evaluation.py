@@ -18,6 +18,7 @@ from remuda.core.game import GameSpec
 from remuda.core.machine import cores
 from remuda.core.plan import Plan
 from remuda.core.policy import PolicyBinding
+from remuda.core.rewards import REWARD
 from remuda.core.task import Task
 from remuda.core.threads import one_thread_each
 from remuda.engines.collectors.inline import InlineCollectors
@@ -184,7 +185,7 @@ def _changed(run: RunDirectory, settings: Mapping[str, Any]) -> Plan:
     """The run's plan with changed settings, or with other options of its game that the trained agents fit."""
     options = find_game(run.plan.game).options
     words = options.resolve_aliases(settings)
-    own = {name: words.pop(name) for name in [*words] if name in options.model_fields}
+    own = {name: words.pop(name) for name in [*words] if name in options.model_fields or name == REWARD}
     for name in words:
         if name not in CHANGEABLE:
             raise ConfigError(

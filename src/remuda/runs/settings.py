@@ -7,9 +7,10 @@ from copy import deepcopy
 from typing import Any
 
 from remuda.core.errors import ConfigError, UnknownName
-from remuda.core.game import GameSpec, check_options, make_game
+from remuda.core.game import GameSpec, check_options, make_game, reward_options
 from remuda.core.options import Options
 from remuda.core.plan import ParallelSwitches, Plan
+from remuda.core.rewards import REWARD
 from remuda.core.session import name_object
 from remuda.games.registry import find_game, game_name
 from remuda.learners.herd import assign
@@ -105,7 +106,10 @@ def _name_objects(plan: dict[str, Any]) -> None:
 
 def complete(plan: Plan) -> Plan:
     """The plan with every option of its game and learners filled in and checked."""
-    options = check_options(find_game(plan.game), plan.options).model_dump()
+    entry = find_game(plan.game)
+    options = check_options(entry, plan.options).model_dump()
+    transforms = reward_options(entry, plan.options)
+    options |= {REWARD: transforms.model_dump()} if transforms else {}
     plan = plan.model_copy(update={"options": options})
     parts = assign(plan, spec_of(plan))
     for name in plan.learner_options:
@@ -182,8 +186,10 @@ def _route(name: str, value: Any, plan: dict[str, Any], game: type[Options], use
             plan["learner_options"].setdefault(learner, {})[rest] = value
     elif name in Plan.model_fields:
         plan[name] = value
-    elif name in game.model_fields:
+    elif name in game.model_fields or name == REWARD:
         plan["options"][name] = value
+    elif dot and owner == REWARD:
+        plan["options"].setdefault(REWARD, {})[rest] = value
     else:
         takers = [learner for learner in used if name in find_learner(learner).options_type().model_fields]
         if not takers:

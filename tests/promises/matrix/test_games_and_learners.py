@@ -18,7 +18,14 @@ from remuda.runs.settings import make_plan
 GAMES: dict[str, dict[str, Any]] = {
     "treasurehunt": {"agents": 2, "height": 7, "width": 7, "turns": 9, "spawn": 0.1},
     "cage2": {"steps": 9, "red": "mixed", "green": True},
+    "cleanup": {"turns": 9, "view": 5, "agents": 3, "rules": "meltingpot", "reward": {"inequity_alpha": 5.0}},
+    "harvest": {"turns": 9, "view": 5, "agents": 3, "reward": {"team": [1.0, 0.5, 0.0]}},
+    "coins": {"turns": 9, "view": 5, "coins": 0.05, "reward": {"svo_weight": 0.5}},
+    "matrix": {"turns": 9, "view": 5, "agents": 3, "freeze": 1, "timeout": 2},
+    "stag_hunt": {"turns": 9, "view": 5, "agents": 2},
+    "tag": {"turns": 9, "view": 5, "agents": 3},
 }
+SOCIAL = ("cleanup", "harvest", "coins", "matrix", "stag_hunt", "tag")
 LEARNER_OPTIONS: dict[str, dict[str, Any]] = {
     "iqn": {"layer": 16, "quantiles": 4, "acting_quantiles": 4, "frames": 2, "batch_size": 8, "replay_size": 200},
     "ppo": {"layers": [16, 8], "frames": 2, "passes": 2, "minibatches": 2, "normalise_observations": True},
@@ -38,6 +45,9 @@ def combinations() -> list[Any]:
     for (e, engine), (g, game), (k, learner) in product(*axes):
         elsewhere = engine == "ray" and game != "cage2"  # tests/promises/faults has it
         marks = [] if (e + g + k) % 2 == 0 and not elsewhere else [pytest.mark.slow]
+        if game in SOCIAL:  # with one learner each, where worlds are played together and apart
+            short = engine in ("vectorized", "executor") and (g + k) % 2 == 0
+            marks = [pytest.mark.promise if short else pytest.mark.slow]
         result.append(pytest.param(game, learner, engine, marks=marks, id=f"{game}-{learner}-{engine}"))
     return result
 
@@ -108,7 +118,7 @@ def test_engines_that_are_not_deterministic_refuse_to_promise_it(tmp_path: Path,
 
 @pytest.mark.parametrize("lag", [0, 1])
 @pytest.mark.parametrize("learner", LEARNER_OPTIONS)
-@pytest.mark.parametrize("game", GAMES)
+@pytest.mark.parametrize("game", [pytest.param(g, marks=[pytest.mark.slow] * (g in SOCIAL)) for g in GAMES])
 def test_vectorized_agrees_and_a_run_can_change_its_engine(
     tmp_path: Path, sequential_result: Any, game: str, learner: str, lag: int
 ) -> None:

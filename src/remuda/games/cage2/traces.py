@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,13 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from remuda.core.errors import TraceError, first_line
+from remuda.core.errors import TraceError
 from remuda.games.cage2.network import EXPLOITS, N_ACTIONS, N_DECOYS, N_HOSTS, SUBNETS
 from remuda.games.cage2.observation import BITS
 from remuda.games.cage2.red import ASLEEP, B_LINE, MEANDER
 from remuda.games.cage2.state import IMPACT, NONE, REST, SCAN, SWEEP
+from remuda.games.trace_files import read_arrays
 
-MAX_BYTES = 1 << 28  # of one file, unpacked; replaying it takes eight times as much memory
 MAX_NAME_LENGTH = 100
 RED_AGENTS = {
     "bline": B_LINE, "b_line": B_LINE, "B_lineAgent": B_LINE,
@@ -63,21 +61,9 @@ class Trace:
         return int(self.arrays["blue_action"].shape[1])
 
 
-def find_traces(folder: Path) -> list[Path]:
-    """Every .npz file below a folder, or the file itself."""
-    if folder.is_file():
-        return [folder]
-    if not folder.is_dir():
-        raise TraceError(f"{folder} does not exist: give a folder of recorded traces (.npz)")
-    paths = sorted(path for path in folder.rglob("*.npz") if path.is_file())
-    if not paths:
-        raise TraceError(f"no .npz file below {folder}")
-    return paths
-
-
 def read_trace(path: Path) -> Trace:
     """A trace whose arrays have the right shapes and whose inputs are in range; otherwise raises TraceError."""
-    arrays = _read_arrays(path)
+    arrays = read_arrays(path, {*NAME_FIELDS, "seeds", *INPUTS, *OUTPUTS, *START})
     names = {name: _name(path, name, arrays[name]) for name in NAME_FIELDS if name in arrays}
     for name in ("red", *INPUTS, *OUTPUTS, *START):
         if name not in arrays:
@@ -103,25 +89,6 @@ def _name(path: Path, name: str, array: NDArray[Any]) -> str:
     if not text.isprintable() or not 0 < len(text) <= MAX_NAME_LENGTH:
         raise TraceError(f"trace {path}: {name} is not a name")
     return text
-
-
-def _read_arrays(path: Path) -> dict[str, NDArray[Any]]:
-    wanted = {*NAME_FIELDS, "seeds", *INPUTS, *OUTPUTS, *START}
-    try:
-        with zipfile.ZipFile(path) as packed:
-            size = sum(member.file_size for member in packed.infolist())
-        if size > MAX_BYTES:
-            raise TraceError(f"trace {path} unpacks to {size:,} bytes: more than {MAX_BYTES:,} are not read")
-        with warnings.catch_warnings(action="error"), np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files if name in wanted}
-        for name, array in arrays.items():
-            if not isinstance(array, np.ndarray):
-                raise TraceError(f"trace {path}: {name} is not an array")
-        return arrays
-    except TraceError:
-        raise
-    except Exception as error:  # numpy and zipfile raise many kinds of errors for a damaged file
-        raise TraceError(f"trace {path} cannot be read: {first_line(error)}") from None
 
 
 def _check_shapes(path: Path, arrays: dict[str, NDArray[Any]]) -> None:

@@ -43,7 +43,8 @@ from remuda.games.cage2.state import (
     privilege,
     start,
 )
-from remuda.games.cage2.traces import INPUTS, OUTPUTS, START, Trace, find_traces, read_trace
+from remuda.games.cage2.traces import INPUTS, OUTPUTS, START, Trace, read_trace
+from remuda.games.trace_files import find_traces
 
 CHALLENGE, CHALLENGE2 = 0, 1
 FORBIDDEN = -1  # in place of the predicted action, where a red player may not do what was recorded

@@ -374,6 +374,7 @@ class RayTrainers(Trainers):
         """Have all learners keep a copy of their state; before the start it is what they will start with."""
         if not self._started:
             return self._first_state()
+        self._look()
         if self._saved > 0:
             self._first = None
         for number in [number for number in self._kept if number <= self._saved]:
@@ -390,6 +391,7 @@ class RayTrainers(Trainers):
                 return facts
             except self._ray.exceptions.RayError as error:
                 self._pool.replace(handle, f"was lost ({first_line(error)})")
+                self._look()  # raises if its rounds are lost: the replacement has learned nothing
                 while handle.calls:
                     self._pool.poll(0.05)
                     self._look()

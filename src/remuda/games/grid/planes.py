@@ -1,4 +1,4 @@
-"""Kernels for gridworlds, each over the map of one world.
+"""Kernels for maps, each over the map of one world.
 
 A map is called a plane: an array (height, width) of kinds, one byte per cell. Kind 0 is empty and kind 1 is wall in
 every game; cells outside the map look like walls.
