@@ -68,6 +68,7 @@ PUBLIC = [
     "rng",
     "scene",
     "study",
+    "tournament",
     "train",
     "watch",
 ]

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from remuda.studies.compare.compare import compare
     from remuda.studies.leaderboard import cage2_leaderboard
     from remuda.studies.study import study
+    from remuda.studies.tournament.tournament import tournament
     from remuda.testing.check import check
     from remuda.testing.finding import Finding
 
@@ -77,6 +78,7 @@ __all__ = [
     "rng",
     "scene",
     "study",
+    "tournament",
     "train",
     "watch",
 ]
@@ -103,6 +105,7 @@ _NAMES = {
     "remuda.studies.compare.compare": ("compare",),
     "remuda.studies.leaderboard": ("cage2_leaderboard",),
     "remuda.studies.study": ("study",),
+    "remuda.studies.tournament.tournament": ("tournament",),
     "remuda.testing.check": ("check",),
     "remuda.testing.finding": ("Finding",),
 }

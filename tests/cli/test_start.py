@@ -67,7 +67,7 @@ def test_resume_passes_the_episodes_on(cli: Any, trained: Any, monkeypatch: pyte
 
     monkeypatch.setattr(remuda, "resume", resume)
     assert cli("resume", trained().path, "--total-episodes", "24", "--engine", "sequential").code == 0
-    assert seen == {"total_episodes": 24, "engine": "sequential"}
+    assert seen == {"total_episodes": 24, "engine": "sequential", "trust": False}
 
 
 @pytest.mark.parametrize("name", ["train", "evaluate", "record", "export", "watch", "compare", "check"])

@@ -23,6 +23,7 @@ from remuda.core.errors import GameError, LearnerError, RemudaError, Stopped, St
 from remuda.core.failures import SkippedUpdates, TaskFailure
 from remuda.core.fragment import Purpose
 from remuda.core.plan import Plan
+from remuda.core.task import Task
 from remuda.engines import loop as loop_module
 from remuda.engines.interfaces import Delivery, LostRounds, Rows, Update
 from remuda.engines.loop import MAX_ROUNDS_AHEAD, Loop, LoopState
@@ -595,6 +596,26 @@ def test_an_evaluation_is_due_when_a_multiple_is_crossed(every: int) -> None:
     trained = run(plan_of(evaluate_every=every, total_episodes=20))
     due = [rounds for rounds in range(1, 5) if every and 4 * (rounds - 1) // every < 4 * rounds // every]
     assert [rounds for rounds, _, _ in trained.listener.evaluations] == [*due, 5]
+
+
+def test_by_default_evaluations_play_one_episode_for_twenty_of_training() -> None:
+    trained = run(plan_of(evaluate_episodes=1, total_episodes=48))
+    assert [rounds for rounds, _, _ in trained.listener.evaluations] == [5, 10, 12]
+
+
+@pytest.mark.parametrize(("mode", "exploration"), [("greedy", 0.0), ("sampled", None)])
+def test_evaluations_are_greedy_or_sampled(
+    mode: str, exploration: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent, send = [], FakeCollectors.send
+
+    def noting(collectors: FakeCollectors, task: Task) -> None:
+        sent.append((task.purpose, task.exploration))
+        send(collectors, task)
+
+    monkeypatch.setattr(FakeCollectors, "send", noting)
+    run(plan_of(evaluate_mode=mode))
+    assert {own for purpose, own in sent if purpose is EVALUATE} == {exploration}
 
 
 def test_training_episodes_that_arrive_during_an_evaluation_are_kept() -> None:

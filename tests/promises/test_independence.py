@@ -146,14 +146,16 @@ def test_another_agents_data(name: str, change: Callable[[Fragment], None]) -> N
     [
         ("iqn", "lr", 2.5e-4, "weights"), ("iqn", "gamma", 0.99, "weights"), ("iqn", "epsilon", 0.5, "rows"),
         ("ppo", "lr", 2.5e-4, "weights"), ("ppo", "gamma", 0.99, "weights"), ("ppo", "entropy", 0.5, "weights"),
+        ("ppo", "passes", 2, "weights"), ("a2c:A2C", "passes", 2, "weights"),
         ("dqn:DQN", "lr", 2.5e-4, "weights"), ("dqn:DQN", "epsilon", 0.5, "rows"),
         ("a2c:A2C", "entropy", 0.5, "weights"), ("a2c:A2C", "gamma", 0.99, "weights"),
     ],
 )  # fmt: skip
 def test_another_agents_options(name: str, option: str, plain: float, column: str) -> None:
-    expected = train(make(name, **SMALL[name], **{option: plain}), fragments(name))
-    values = [plain, plain, plain / 2, plain, plain]
-    result = train(make(name, **SMALL[name], **{option: values}), fragments(name))
+    expected = train(make(name, **{**SMALL[name], option: plain}), fragments(name))
+    half = type(plain)(plain / 2)
+    values = [plain, plain, half, plain, plain]
+    result = train(make(name, **{**SMALL[name], option: values}), fragments(name))
     assert_others_unchanged(result, expected)
     assert_changed(result, expected, column)
 

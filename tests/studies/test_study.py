@@ -12,12 +12,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
 import remuda
 from remuda.core.errors import ConfigError, RunError
-from remuda.studies.design import Design, StudyOptions
+from remuda.studies.design import Design, StudyOptions, read_design
 from remuda.studies.study import open_study, resume_study
 
 LIMIT_S = 120.0
@@ -133,7 +134,16 @@ class Early(remuda.Callback):
 def test_train_with_seeds_is_a_study(cli: Any, words: list[str]) -> None:
     done = cli("train", *words, "--seeds", 1)
     assert done.code == 0, done.err
-    assert open_study(Path("studies/treasurehunt-001")).finished
+    assert "one seed: no interval can be given" in done.out
+    made = open_study(Path("studies/treasurehunt-001"))
+    assert made.finished
+    (run,) = made.runs()["treasurehunt"]
+    assert made.report.variants[0].mean.value == pytest.approx(
+        np.mean(run.result["evaluation"]["mean_return"]), rel=1e-4
+    )
+    assert {path.name for path in made.path.glob("*.csv")} == {
+        "runs.csv", "variants.csv", "comparisons.csv", "profiles.csv", "curves.csv",
+    }  # fmt: skip
     assert cli("train", *words, "--seeds", 2, "--seed", 3).code == 2
     assert cli("resume", "studies/treasurehunt-001").code == 0
     assert cli("resume", "studies/treasurehunt-001", "--engine", "sync").code == 2
@@ -251,3 +261,11 @@ def test_a_directory_without_a_study_is_refused(tmp_path: Path) -> None:
         resume_study(tmp_path)
     with pytest.raises(ConfigError, match="cannot be read"):
         remuda.study(tmp_path / "missing.yaml")
+
+
+@pytest.mark.parametrize(
+    "path", sorted((Path(__file__).parents[2] / "benchmarks" / "studies").glob("*.yaml")), ids=lambda path: path.stem
+)
+def test_our_own_studies_can_be_run(path: Path) -> None:
+    design = Design.of(read_design(path))
+    assert len(design.options.seed_list) > 1

@@ -19,7 +19,8 @@ def check(
     """Run the conformance suite on a game or a learner; says what each finding means for training."""
     findings = remuda.check(target, **refuse_arguments(remuda.check, settings_from(words)))
     for finding in findings:
-        print(f"{'ok  ' if finding.good else 'FAIL'} {finding.promise}")
+        note = f" ({finding.note})" if finding.note else ""
+        print(f"{'ok  ' if finding.good else 'FAIL'} {finding.promise}{note}")
         if not finding.good:
             print(f"     {finding.problem}\n     for training this means: {finding.meaning}")
     if not all(finding.good for finding in findings):

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 import remuda
-from remuda.cli import board, cage2, checking, examples, listing, playing, studies, study, training
+from remuda.cli import board, cage2, checking, examples, listing, playing, studies, study, sweep, tournament, training
 from remuda.core.errors import RemudaError, StorageError, UsageError
 
 INTERRUPTED = "stopped by Ctrl-C; there was nothing to save"
@@ -60,9 +60,9 @@ def about(version: Version = False) -> None:
 
 
 for command in (
-    training.train, training.resume, study.study, playing.evaluate, studies.search, studies.compare,
-    studies.schelling, playing.watch, board.board, playing.record, playing.export, checking.check, checking.verify,
-    checking.replay,
+    training.train, training.resume, study.study, sweep.sweep, tournament.tournament, playing.evaluate, studies.search,
+    studies.compare, studies.schelling, playing.watch, board.board, playing.record, playing.export, checking.check,
+    checking.verify, checking.replay,
     listing.games, listing.engines, listing.learners, listing.settings, examples.examples,
 ):  # fmt: skip
     takes_settings = "words" in command.__annotations__

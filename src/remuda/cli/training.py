@@ -79,6 +79,7 @@ def resume(
 ) -> None:
     """Continue a run, a study or a search as if it had never stopped; with --total-episodes also a finished run."""
     from remuda.studies.study import is_study
+    from remuda.studies.sweeps.sweep import is_sweep
     from remuda.studies.workflows.state import is_search
 
     flags = given(checkpoint_name=checkpoint, engine=engine, n_workers=n_workers, total_episodes=total_episodes)
@@ -88,6 +89,13 @@ def resume(
         if flags:
             raise ConfigError(f"{run} is a search: resume takes no flags for it but --json and --trust")
         resume_search(run, as_json, trust)
+        return
+    if is_sweep(run):
+        from remuda.cli.sweep import resume_sweep
+
+        if flags:
+            raise ConfigError(f"{run} is a sweep: resume takes no flags for it but --json and --trust")
+        resume_sweep(run, as_json, trust)
         return
     if is_study(run):
         from remuda.cli.study import resume_study

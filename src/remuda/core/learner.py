@@ -143,9 +143,9 @@ class Learner(ABC):
     def update(self, count: int) -> None:
         """Make `planned_steps(count)` gradient steps for each agent; an agent without enough data makes none."""
 
-    def planned_steps(self, count: int) -> int:
-        """Gradient steps per agent of `update(count)`: `count`, unless the learner's own options decide."""
-        return count
+    def planned_steps(self, count: int) -> NDArray[np.int64]:
+        """Gradient steps of `update(count)` for each agent: `count`, unless the learner's own options decide."""
+        return np.full(self.context.agents, count)
 
     @abstractmethod
     def rows(self) -> NDArray[np.float32]:

@@ -9,6 +9,10 @@ from pydantic import Field
 
 from remuda.core.options import Options
 
+EPISODES_PER_EVALUATED = 20
+"""Training episodes for each evaluation episode, by default."""
+UpdateRate = Annotated[float, Field(gt=0, le=1000)]
+
 
 class Plan(Options):
     """What is computed, and where. Settings down to `precision` decide the result, the rest only speed and files."""
@@ -28,7 +32,9 @@ class Plan(Options):
     learners: dict[str, str] = Field({}, description="per agent or range of agents, e.g. {0-3: iqn, 4: random}")
     learner_options: dict[str, dict[str, Any]] = Field({}, description="options of each learner, by its name")
     episodes_per_update: int | None = Field(None, ge=1, description="episodes in a round; default: worlds")
-    updates_per_episode: float = Field(1.0, gt=0, le=1000, description="gradient steps per agent and episode")
+    updates_per_episode: UpdateRate | list[UpdateRate] = Field(
+        1.0, description="gradient steps per agent and episode, or a list with one number per agent; ppo: see passes"
+    )
     lag: int = Field(0, ge=0, le=1, description="1: collect the next round while the last one trains")
     parallel_actions: bool = Field(True, description="all agents observe at the start of the turn")
     warm_start: str | None = Field(
@@ -62,8 +68,15 @@ class Plan(Options):
     deterministic: bool = Field(False, description="wait by round, so that every engine gives the same weights")
     device: Literal["cpu", "cuda", "auto"] = Field("auto", description="device of the networks")
 
-    evaluate_every: int = Field(0, ge=0, description="episodes between evaluations; 0: only at the end")
+    evaluate_every: int | None = Field(
+        None,
+        ge=0,
+        description="episodes between evaluations, which choose `best`; default: 20 × evaluate_episodes; 0: at the end",
+    )
     evaluate_episodes: int = Field(64, ge=1, description="episodes per evaluation")
+    evaluate_mode: Literal["greedy", "sampled"] = Field(
+        "greedy", description="while training, evaluate the best actions, or actions drawn as in training"
+    )
     checkpoint_every: int = Field(1000, ge=1, description="episodes between checkpoints")
     checkpoint_every_s: float = Field(600.0, gt=0, description="seconds between checkpoints, if that is sooner")
     timeline: bool = Field(False, description="write a trace of every process and thread, for Perfetto")
@@ -99,13 +112,28 @@ class Plan(Options):
         """Rounds in the whole run; the last one may have fewer episodes."""
         return -(-self.total_episodes // self.round_episodes)
 
-    def updates_due(self, episodes: int) -> int:
-        """Gradient steps due per agent after `episodes` episodes."""
-        return int(episodes * self.updates_per_episode + 1e-9)
+    def update_rate(self, agent: int) -> float:
+        """Gradient steps per episode of an agent, by its number in the herd."""
+        rate = self.updates_per_episode
+        return rate[agent] if isinstance(rate, list) else rate
 
-    def updates_in(self, round_: int) -> int:
-        """Gradient steps due per agent in a round; rounds count from 1."""
-        return self.updates_due(self.episodes_after(round_)) - self.updates_due(self.episodes_after(round_ - 1))
+    def updates_due(self, episodes: int, agent: int = 0) -> int:
+        """Gradient steps due for an agent after `episodes` episodes."""
+        return int(episodes * self.update_rate(agent) + 1e-9)
+
+    def updates_in(self, round_: int, agent: int = 0) -> int:
+        """Gradient steps due for an agent in a round; rounds count from 1."""
+        before, after = self.episodes_after(round_ - 1), self.episodes_after(round_)
+        return self.updates_due(after, agent) - self.updates_due(before, agent)
+
+    @property
+    def evaluation_interval(self) -> int:
+        """Episodes between evaluations; 0: only at the end.
+
+        By default evaluations play one episode for twenty of training, so they take at most 5 % of a run's time: an
+        episode that is not learned from takes no longer than one that is.
+        """
+        return EPISODES_PER_EVALUATED * self.evaluate_episodes if self.evaluate_every is None else self.evaluate_every
 
     def episodes_after(self, rounds: int) -> int:
         """Episodes collected after so many rounds."""

@@ -35,6 +35,7 @@ class Stream(IntEnum):
     TEST = 9
     OUTSIDE = 10  # episodes played through the adapters for other libraries
     SEARCH = 11
+    STUDY = 20
 
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)

@@ -335,7 +335,7 @@ class Loop:
         if self.settled >= self.rounds:
             return
         saving = self._is_due(self.plan.checkpoint_every) or self._is_overdue()
-        if self._is_due(self.plan.evaluate_every):
+        if self._is_due(self.plan.evaluation_interval):
             self._evaluate(self.published)
         self.settled = self.rounds
         if saving:
@@ -366,9 +366,10 @@ class Loop:
         rows = self.trainers.rows() if acting.rows is None else acting.rows
         self.collectors.publish(rows, acting.version, Purpose.EVALUATE)
         missing, first = self.plan.evaluate_episodes, 0
+        exploration = 0.0 if self.plan.evaluate_mode == "greedy" else None
         while first < missing:
             last = min(missing, first + self.collectors.task_episodes())
-            self.collectors.send(Task(tuple(range(first, last)), Purpose.EVALUATE, exploration=0.0))
+            self.collectors.send(Task(tuple(range(first, last)), Purpose.EVALUATE, exploration))
             first = last
         results = []
         while missing:

@@ -45,7 +45,7 @@ class FrozenPolicy:
 
 @dataclass(frozen=True)
 class Part:
-    """Neighbouring agents of one group that have the same learner or player."""
+    """Neighbouring agents of one group that have the same learner or player, and as many updates per episode."""
 
     group: int
     first: int  # agents first … last-1 of the group
@@ -75,10 +75,16 @@ def assign(plan: Plan, spec: GameSpec) -> list[Part]:
     for player in set(players):
         if player not in known and not is_learner(player) and not player.startswith(f"{FROZEN}:"):
             raise UnknownName("learner", player, [*learner_names(), *known, "frozen:RUN/agent", "module:Class"])
+    rates = plan.updates_per_episode
+    if isinstance(rates, list) and len(rates) != spec.agents:
+        raise ConfigError(
+            f"updates_per_episode lists {len(rates)} numbers: give one, or one for each of {spec.agents} agents"
+        )
     parts: list[Part] = []
     for index, group in enumerate(spec.groups):
         offset = spec.first_agent(index)
-        edges = [i for i in range(1, group.size) if players[offset + i] != players[offset + i - 1]]
+        kinds = [(players[offset + i], plan.update_rate(offset + i)) for i in range(group.size)]
+        edges = [i for i in range(1, group.size) if kinds[i] != kinds[i - 1]]
         for first, last in zip([0, *edges], [*edges, group.size], strict=True):
             parts.append(Part(index, first, last, offset + first, players[offset + first]))
     return parts
@@ -139,7 +145,7 @@ def make_learner(
         seed=plan.seed,
         turns=spec.turns,
         round_episodes=plan.round_episodes,
-        total_updates=plan.updates_due(plan.total_episodes),
+        total_updates=plan.updates_due(plan.total_episodes, part.herd_first),
         precision=plan.precision,
         device=device,
         threads=threads,

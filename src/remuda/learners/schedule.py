@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from remuda.core.errors import ConfigError
 
 Value = float | str
 PerAgent = Value | list[Value]
+Count = Annotated[int, Field(ge=1)]
+Passes = Count | list[Count]
+"""How often a round is learned from: one number, or one per agent."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,11 @@ def schedule(
         limit = "at least 0" if math.isinf(high) else f"from 0 to {high:g}"
         raise ConfigError(f"{name}={value!r} should be {limit}")
     return Schedule(start, end, share)
+
+
+def counts(name: str, value: int | list[int], agent_numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+    """One whole number per agent, (agents,): the one value, or the entry of a list at the agent's number."""
+    return schedule(name, value, agent_numbers).start.astype(np.int64)  # type: ignore[arg-type]
 
 
 def _parts(name: str, value: Any) -> tuple[float, float, float]:

@@ -89,7 +89,7 @@ class Scores:
         """The return of the whole herd, in one line."""
         found = self.summary()
         return (
-            f"total return {found['total_return']:.2f} {plus_minus(found['total_return_ci95'])} "
+            f"total return {found['total_return']:.2f} {plus_minus(found['total_return_ci95'])} (95 %) "
             f"over {len(self.returns)} episodes"
         )
 

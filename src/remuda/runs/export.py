@@ -28,6 +28,7 @@ from remuda.core.policy import Policy
 from remuda.games.registry import find_game
 from remuda.learners.iqn.policy import IQNPolicy
 from remuda.learners.ppo.policy import PPOPolicy
+from remuda.learners.registry import SHIPPED_LEARNERS
 from remuda.runs import export_modules as plain
 from remuda.runs.directory import RunDirectory, to_json
 
@@ -145,6 +146,11 @@ def take_out(run: RunDirectory, agent: int, checkpoint: str | None = None) -> Ex
         "learner": part.player,
         "checkpoint": run.checkpoint(checkpoint, only="policy").name,
     }
+    if type(policy) not in MAKERS:
+        raise ConfigError(
+            f"agent {agent} of {run.path} has learner {part.player}, and export knows {' and '.join(SHIPPED_LEARNERS)} "
+            "only: remuda.load(run).agent(number) acts with it, and checkpoints/*/policy.safetensors has its weights"
+        )
     with rng.torch_seeded(np.uint64(0)):  # a new module draws random weights, which are then replaced
         return MAKERS[type(policy)](policy, about)
 

@@ -99,12 +99,15 @@ def _most_learned(run: RunDirectory, slices: list[AgentSlice], entries: list[Sch
     """Per entry and slice, the last version there can have been: of whole rounds, unless learning never pauses."""
     plan = run.plan
     incremental = [find_learner(run.parts[part].player).incremental for part, _, _ in slices]
+    agents = [run.parts[part].herd_first for part, _, _ in slices]
     learned, most, rounds = [0.0] * len(slices), [], RoundCounter(plan)
     for entry in entries:
         endless = plan.free_running and rounds.complete > 0
         most.append([math.inf if endless and own else now for own, now in zip(incremental, learned, strict=True)])
         if rounds.add(entry.worlds[1] - entry.worlds[0]):
-            published = [len(batches(plan, own, rounds.complete)) for own in incremental]
+            published = [
+                len(batches(plan, own, rounds.complete, agent)) for own, agent in zip(incremental, agents, strict=True)
+            ]
             learned = [now + new for now, new in zip(learned, published, strict=True)]
     return most
 
@@ -238,7 +241,8 @@ class ScheduleReplay:
                 self._learn_round(index)
 
     def _learn_round(self, index: int) -> None:
-        for count in batches(self.plan, self.learners[index].incremental, self._rounds.complete):
+        own = self.learners[index]
+        for count in batches(self.plan, own.incremental, self._rounds.complete, own.context.herd_first):
             self._update(index, count)
 
     def _update(self, index: int, count: int) -> None:

@@ -51,9 +51,17 @@ def figure(height: float) -> tuple[Any, Any]:
     return drawn, axes
 
 
+def save_picture(drawn: Any, file: Any, kind: str) -> None:
+    """Write a picture as svg or pdf; the same picture gives the same bytes."""
+    import matplotlib as mpl
+
+    with mpl.rc_context({"svg.hashsalt": "remuda"}):
+        drawn.savefig(file, format=kind, metadata={"Date" if kind == "svg" else "CreationDate": None})
+
+
 def svg(drawn: Any) -> str:
     """A picture as SVG, for a page; on white, also where the page is dark."""
     file = io.StringIO()
-    drawn.savefig(file, format="svg", metadata={"Date": None})
+    save_picture(drawn, file, "svg")
     text = file.getvalue()
     return f'<div class="plot">{text[text.index("<svg") :]}</div>'

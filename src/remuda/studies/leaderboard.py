@@ -142,7 +142,7 @@ def over_runs(boards: Sequence[Leaderboard]) -> dict[str, Any]:
 
 
 def _student_half_width(values: NDArray[np.float64]) -> float:
-    from scipy.stats import t  # type: ignore[import-untyped]  # slow to import
+    from scipy.stats import t
 
     if len(values) < 2:
         return float("nan")

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -26,12 +27,15 @@ from remuda.core.yamlfile import read_yaml
 from remuda.games.registry import AnyGame, game_name
 from remuda.runs.callbacks.base import Row
 from remuda.runs.directory import CONFIG
+from remuda.runs.display import text_table
 from remuda.runs.folder import locked
 from remuda.runs.run import Run
 from remuda.runs.storage import storage_errors
 from remuda.runs.trust import check_trust, sign, sign_runs
 from remuda.studies.design import Design, StudyOptions, StudyRun, read_design
+from remuda.studies.page import PAGE, write_page
 from remuda.studies.progress import StudyProgress
+from remuda.studies.report import StudyReport
 from remuda.studies.state import StudyState
 from remuda.studies.trials.pool import TrialPool
 from remuda.studies.trials.trial import Trial, TrialOutcome
@@ -116,7 +120,7 @@ def open_design(folder: Path, trust: bool = False) -> Design:
     return Design.of(StudyOptions.read(settings, f"{folder / STUDY}"))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Study:
     """A study and its runs, finished or not."""
 
@@ -139,19 +143,32 @@ class Study:
                 found[own.variant.name].append(Run(self.folders[own.name]))
         return found
 
+    @cached_property
+    def report(self) -> StudyReport:
+        """The statistics of the runs that have come to their end."""
+        return StudyReport.of(self.design, self.folders)
+
     def result(self) -> Row:
         """What came out, for programs."""
         return {
             "study": str(self.path),
             "finished": self.finished,
-            "runs": {
-                own.name: Run(self.folders[own.name]).result for own in self.design.runs if own.name in self.folders
-            },
+            "metric": self.design.options.metric,
+            "variants": self.report.variant_rows(),
+            "comparisons": self.report.comparison_rows(),
+            "runs": self.report.run_rows(),
+            "compute": self.report.compute(),
             "failures": dict(self.failures),
         }
 
     def __repr__(self) -> str:
-        return f"study {self.path}: {len(self.folders)} of {len(self.design.runs)} runs are there"
+        report = self.report
+        lines = [f"study {self.path}: {len(self.folders)} of {len(self.design.runs)} runs are there"]
+        lines += [text_table(report.table())] if report.variants else []
+        lines += [f"{own.name}: {own.note}" for own in report.variants if own.note]
+        lines += [f"{name} failed: {why}" for name, why in self.failures.items()]
+        lines += [f"look at {self.path / PAGE}"] if (self.path / PAGE).exists() else []
+        return "\n".join(lines)
 
 
 def run_study(design: Design, folder: Path, quiet: bool = False) -> Study:
@@ -178,6 +195,9 @@ def run_study(design: Design, folder: Path, quiet: bool = False) -> Study:
                         done[outcome.trial.name] = outcome.trial.folder
             failures = {own.name: state.failed[own.name] for own in todo if own.name in state.failed}
             made = Study(folder, design, done, failures, pool.stopped_by)
+            if done:
+                made.report.write(folder)
+                write_page(made.report, folder, failures)
             progress.close_with(made.finished, pool.stopped_by)
     return made
 

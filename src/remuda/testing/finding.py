@@ -21,6 +21,7 @@ class Finding:
     promise: str
     problem: str | None
     meaning: str
+    note: str = ""  # what else there is to say
 
     @property
     def good(self) -> bool:

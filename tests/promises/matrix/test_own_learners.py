@@ -14,7 +14,8 @@ PLAN: dict[str, Any] = {
     "worlds": 3, "total_episodes": 12, "episodes_per_update": 4, "evaluate_episodes": 2, "checkpoint_every": 1,
     "pictures": False, "seed": 11, "agents": 4, "height": 7, "width": 7, "turns": 9, "spawn": 0.1,
     "learner": "dqn:DQN", "learners": {"2-3": "a2c:A2C"}, "DQN.width": 12, "a2c:A2C.width": 9, "frames": 2,
-    "batch_size": 8, "passes": 2, "minibatches": 2, "lr": [0.01, "0.01:0.001", 0.02, "0.02:0"],
+    "batch_size": 8, "passes": [1, 1, 2, 3], "minibatches": 2, "lr": [0.01, "0.01:0.001", 0.02, "0.02:0"],
+    "updates_per_episode": [1.0, 2.5, 1.0, 1.0],
 }  # fmt: skip
 
 
@@ -41,6 +42,6 @@ def test_they_train_save_and_resume_as_shipped_learners_do(
     again = remuda.resume(stopped.path, quiet=True).result
     for name in ("episodes", "updates_per_agent", "agent_steps", "finished"):
         assert again[name] == sequential_result[name]
-    assert again["updates_per_agent"] == [12, 12, 12, 12]
+    assert again["updates_per_agent"] == [12, 30, 12, 18]
     if promised:
         assert again["weights_sha256"] == sequential_result["weights_sha256"]

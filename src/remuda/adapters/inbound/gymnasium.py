@@ -25,15 +25,9 @@ def build(name: str, env: Any, make: Callable[[], Any], turns: int | None, world
     obs, info = env.reset(seed=0)
     masked = mask_of(obs, info) is not None
     group = Group(
-        "all",
-        agents,
-        inputs.shape,
-        inputs.dtype,
-        low=inputs.low,
-        high=inputs.high,
-        masked=masked,
+        "all", agents, inputs.shape, inputs.dtype, low=inputs.low, high=inputs.high, masked=masked,
         action_space=actions.declared,
-    )
+    )  # fmt: skip
     spec = GameSpec(name, (group,), turns or max_turns_of(env))
     envs = iter([env, *(make() for _ in range(worlds * agents - 1))])
     each = [[next(envs) for _ in range(agents)] for _ in range(worlds)]

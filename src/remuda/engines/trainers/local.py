@@ -27,19 +27,24 @@ LearnerReport = tuple[dict[str, NDArray[np.float64]], float]
 class LearningRound:
     """A round to be learned, by one learner after another or by several at once, whole or in portions."""
 
-    def __init__(self, number: int, pieces: list[RoundPiece], updates: int) -> None:
+    def __init__(self, number: int, pieces: list[RoundPiece], plan: Plan) -> None:
         self.began = time.perf_counter()
-        self.number, self.pieces, self.updates = number, pieces, updates
+        self.number, self.pieces, self._plan = number, pieces, plan
         self.fragments = [piece.fragments for piece in pieces]  # per piece, one per group
 
     def portions(self, learner: Learner) -> list[int]:
         """The round's updates in portions; between two of them another thread may take the learner over."""
-        divisible = learner.incremental and self.updates > 1
-        return [last - first for first, last in split_evenly(self.updates, PORTIONS)] if divisible else [self.updates]
+        updates = self.updates(learner)
+        divisible = learner.incremental and updates > 1
+        return [last - first for first, last in split_evenly(updates, PORTIONS)] if divisible else [updates]
+
+    def updates(self, learner: Learner) -> int:
+        """Updates that are due in the round for the agents of a learner."""
+        return self._plan.updates_in(self.number, learner.context.herd_first)
 
     def learn(self, learner: Learner) -> LearnerReport:
         """Have one learner take the round's fragments and make all its updates."""
-        cpu_s = self.take(learner) + self.update(learner, self.updates)
+        cpu_s = self.take(learner) + self.update(learner, self.updates(learner))
         return learner.report(), cpu_s
 
     def take(self, learner: Learner) -> float:
@@ -85,7 +90,7 @@ class LocalTrainers(Trainers):
 
     def _learn(self, number: int, pieces: list[RoundPiece]) -> Update:
         """Have every learner take round `number` and make its updates."""
-        learning_round = LearningRound(number, pieces, self.plan.updates_in(number))
+        learning_round = LearningRound(number, pieces, self.plan)
         run = self._pool.map if self._pool else map
         return self._finish_round(learning_round, list(run(learning_round.learn, self._all_learners)))
 

@@ -64,7 +64,7 @@ class ThreadTrainers(LocalTrainers):
         """Begin the next round unless one is being learned: no learner may learn two at once."""
         if self._learning_round is None and self._rounds:
             number, pieces = self._rounds.popleft()
-            self._learning_round = LearningRound(number, pieces, self.plan.updates_in(number))
+            self._learning_round = LearningRound(number, pieces, self.plan)
             self._learners_done = 0
             self._portions_done, self._cpu_s = [0] * len(self._all_learners), [0.0] * len(self._all_learners)
             self._ready.extend(range(len(self._all_learners)))

@@ -38,7 +38,7 @@ from remuda.learners.ppo.loss import loss_gradient
 from remuda.learners.ppo.network import PPONetwork
 from remuda.learners.ppo.options import PPOOptions
 from remuda.learners.ppo.policy import DRAW, LOG_PROB, PPOPolicy
-from remuda.learners.schedule import schedule
+from remuda.learners.schedule import counts, schedule
 from remuda.learners.stack import Adam, chunks, init_keys, pad_frame_stacks
 
 MAX_MICROBATCHES, MIN_MICROBATCH_ROWS = 16, 2048
@@ -74,7 +74,8 @@ class PPO(Learner):
         self.weights = torch.from_numpy(initial).to(context.device)
         self.adam = Adam(self.weights, options.beta2)
         self.updates = 0  # due so far by the plan: the clock of the schedules
-        self.passes = 0  # made so far: the clock of the random streams
+        self._passes = counts("passes", options.passes, context.agent_numbers)  # per round, (agents,)
+        self.passes = np.zeros(context.agents, np.int64)  # made so far: the clock of the random streams
         self.steps = np.zeros(context.agents, np.int64)
         self.returns = RunningMoments(context.agents, 1)
         self.observed = RunningMoments(context.agents, self.network.obs_size)
@@ -248,20 +249,20 @@ class PPO(Learner):
             for name, column in values.items():
                 report[name][low:high] = column
             self.steps[low:high] += made
-            skipped[low:high] = self.options.passes * self._minibatch_count(stacked) - made
+            skipped[low:high] = self._passes[low:high] * self._minibatch_count(stacked) - made
         self.note_skipped_updates(skipped)
         if self.options.normalise_observations:  # after learning: this round was played with the old moments
             for agent, own in enumerate(experiences):
                 newest = own.stacks[:, -self.network.obs_size :].astype(np.float64) * self.network.scale
                 self.observed.add(agent, newest)
                 self.states.add(agent, own.states.astype(np.float64))
-        self.passes += self.options.passes
+        self.passes += self._passes
         self.updates += count
 
-    def planned_steps(self, count: int) -> int:
+    def planned_steps(self, count: int) -> NDArray[np.int64]:
         """Its own passes and minibatches."""
         del count
-        return self.options.passes * self.options.minibatches
+        return self._passes * self.options.minibatches
 
     def report(self) -> dict[str, NDArray[np.float64]]:
         """Means over the gradient steps of the last round."""
@@ -304,13 +305,13 @@ class PPO(Learner):
         return len(own.actions), int(lengths[0]) if len(lengths) and (lengths == lengths[0]).all() else -1 - agent
 
     def _alike_ranges(self, keys: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-        """Ranges of neighbouring agents with equally many rows, few enough for the cache.
+        """Ranges of neighbouring agents with equally many rows and passes, few enough for the cache.
 
         Agents with different numbers of rows are not padded to one length: a sum over more rows has other bits, so the
         weights of an agent would depend on its neighbours.
         """
         first = 0
-        for (count, _), group in groupby(keys):
+        for ((count, _), _), group in groupby(zip(keys, self._passes.tolist(), strict=True)):
             size = len(list(group))
             if count >= self.options.minibatches:
                 bytes_each = 4 * self.network.row_bytes(count // self.options.minibatches + 1)
@@ -327,7 +328,7 @@ class PPO(Learner):
     def skip(self, count: int) -> None:
         """Advance schedules and random streams; drop what was taken."""
         self._fragments = []
-        self.passes += self.options.passes
+        self.passes += self._passes
         self.updates += count
 
     def _learn(self, own: Experience, low: int, high: int) -> tuple[dict[str, NDArray[np.float64]], NDArray[np.int64]]:
@@ -335,7 +336,7 @@ class PPO(Learner):
         rate = self._rate.at(self.updates, self.context.total_updates)[low:high]
         sums = {name: np.zeros(high - low) for name in self.metrics}
         made = np.zeros(high - low, np.int64)
-        for epoch in range(self.options.passes):
+        for epoch in range(int(self._passes[low])):
             for batch in self._minibatches(own, low, high, epoch):
                 grad, terms = self._gradient(batch, low, high)
                 terms["grad_norm"] = self.adam.step(low, high, grad, rate, self.options.grad_clip)
@@ -349,7 +350,7 @@ class PPO(Learner):
     def _minibatches(self, own: Experience, low: int, high: int, epoch: int) -> Iterator[Experience]:
         """The minibatches of one pass: rows in a random order per agent, advantages normalised if asked for."""
         keys = rng.keys(rng.key(self.context.seed, Stream.SAMPLE), self.context.agent_numbers[low:high])
-        keys = rng.keys(keys, self.passes + epoch)
+        keys = rng.keys(keys, self.passes[low:high] + epoch)
         for rows in self._minibatch_rows(own, keys):
             batch = own if rows is None else own.pick(rows)
             if self.options.normalise_advantages:
@@ -450,7 +451,7 @@ class PPO(Learner):
             **({"states": self.states.moments} if self.network.state_size else {}),
             "steps": self.steps,
             "updates": np.full(agents, self.updates, np.int64),
-            "passes": np.full(agents, self.passes, np.int64),
+            "passes": self.passes,
         }
 
     def restore(self, state: State) -> None:
@@ -462,7 +463,8 @@ class PPO(Learner):
         if self.network.state_size:
             self.states.moments[:] = state["states"]
         self.steps[:] = state["steps"]
-        self.updates, self.passes = int(state["updates"][0]), int(state["passes"][0])
+        self.updates = int(state["updates"][0])
+        self.passes[:] = state["passes"]
 
     def close(self) -> None:
         """End the thread pool."""

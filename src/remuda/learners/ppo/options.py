@@ -8,7 +8,7 @@ from pydantic import Field
 
 from remuda.core.errors import ConfigError
 from remuda.core.options import Options
-from remuda.learners.schedule import PerAgent
+from remuda.learners.schedule import Passes, PerAgent
 
 
 class PPOOptions(Options):
@@ -29,7 +29,7 @@ class PPOOptions(Options):
     critic: Literal["obs", "state", "both"] = Field(
         "obs", description="what the critic sees: observations, the game's privileged state, or both"
     )
-    passes: int = Field(4, ge=1, description="times each round is learned from")
+    passes: Passes = Field(4, description="times each round is learned from; or a list with one number per agent")
     minibatches: int = Field(8, ge=1, description="gradient steps per pass")
     lr: PerAgent = Field("0.001:0.0001", description="learning rate; per agent")
     gamma: PerAgent = Field(0.99, description="discount; per agent")

@@ -22,6 +22,7 @@ from remuda.core.ranges import split_evenly
 from remuda.core.rng import Stream
 from remuda.learners.ppo.experience import alive_rows, frame_stacks, next_frame_stacks
 from remuda.learners.ppo.policy import LOG_PROB
+from remuda.learners.schedule import counts
 from remuda.learners.single_agent.base import LossTerms, SingleAgentLearner, autocast
 from remuda.learners.single_agent.options import OnPolicyOptions, SingleAgentOptions
 from remuda.learners.single_agent.policy import SampledPolicy
@@ -66,7 +67,8 @@ class OnPolicyLearner(SingleAgentLearner):
 
     def __init__(self, context: LearnerContext, options: Any) -> None:
         super().__init__(context, options)
-        self.passes = 0  # made so far: the clock of the random streams
+        self._passes = counts("passes", options.passes, context.agent_numbers)  # per round, (agents,)
+        self.passes = np.zeros(context.agents, np.int64)  # made so far: the clock of the random streams
         self._fragments: list[Fragment] = []
         self._values = HerdMap(self._values_of_agent, stack=options.stack)
         self._scale = input_scale(context.group)
@@ -97,10 +99,10 @@ class OnPolicyLearner(SingleAgentLearner):
         """Weights."""
         return self.weights.cpu().numpy().copy()
 
-    def planned_steps(self, count: int) -> int:
+    def planned_steps(self, count: int) -> NDArray[np.int64]:
         """Its own passes and minibatches."""
         del count
-        return int(self.options.passes * self.options.minibatches)
+        return self._passes * int(self.options.minibatches)
 
     def take(self, fragment: Fragment) -> None:
         """Keep the fragment until the next update."""
@@ -122,7 +124,7 @@ class OnPolicyLearner(SingleAgentLearner):
         self._advance(count)
 
     def _advance(self, count: int) -> None:
-        self.passes += self.options.passes
+        self.passes += self._passes
         self.updates += count
 
     def skip(self, count: int) -> None:
@@ -152,9 +154,10 @@ class OnPolicyLearner(SingleAgentLearner):
         return self.context.group.actions
 
     def _equal_length_ranges(self, rounds: list[AgentRounds]) -> Iterator[tuple[int, int]]:
-        """Ranges of neighbouring agents with equally many rows: padding to one length would give other bits."""
+        """Ranges of neighbours with equally many rows and passes: padding to one length would give other bits."""
         first = 0
-        for (rows, _), own in groupby((len(one.actions), len(one.next_stacks)) for one in rounds):
+        lengths = [(len(one.actions), len(one.next_stacks)) for one in rounds]
+        for ((rows, _), _), own in groupby(zip(lengths, self._passes.tolist(), strict=True)):
             size = len(list(own))
             if rows >= self.options.minibatches:
                 for low, high in self._chunks(size, rows):
@@ -193,8 +196,8 @@ class OnPolicyLearner(SingleAgentLearner):
         """Make all passes for agents low … high-1."""
         rows, parts = batch[0].shape[1], self.options.minibatches
         agents = torch.arange(high - low)[:, None]
-        for epoch in range(self.options.passes):
-            order = torch.from_numpy(self._order(low, high, self.passes + epoch, rows))
+        for epoch in range(int(self._passes[low])):
+            order = torch.from_numpy(self._order(low, high, epoch, rows))
             for a, b in split_evenly(rows, parts):
                 own = batch if parts == 1 else tuple(array[agents, order[:, a:b]] for array in batch)
                 self._step(low, high, (self.weights[low:high],), own, self.updates)
@@ -202,16 +205,16 @@ class OnPolicyLearner(SingleAgentLearner):
     def _order(self, low: int, high: int, epoch: int, rows: int) -> NDArray[np.int64]:
         """A random order of each agent's rows, (agents, rows)."""
         keys = rng.keys(rng.key(self.context.seed, Stream.SAMPLE), self.context.agent_numbers[low:high])
-        return rng.uniforms(rng.keys(keys, epoch), rows).argsort(axis=1, kind="stable")
+        return rng.uniforms(rng.keys(keys, self.passes[low:high] + epoch), rows).argsort(axis=1, kind="stable")
 
     def state(self) -> State:
         """Weights, optimiser and counters; between rounds there is nothing else."""
-        return {**super().state(), "passes": np.full(self.context.agents, self.passes, np.int64)}
+        return {**super().state(), "passes": self.passes}
 
     def restore(self, state: State) -> None:
         """Become equal to the learner that `state` came from."""
         super().restore(state)
-        self.passes = int(state["passes"][0])
+        self.passes[:] = state["passes"]
 
     def memory_bytes(self) -> int:
         """A round of frame stacks as floats, and four times the weights: network, two moments, gradient."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from remuda.core.options import Options
-from remuda.learners.schedule import PerAgent
+from remuda.learners.schedule import Passes, PerAgent
 
 
 class SingleAgentOptions(Options):
@@ -37,5 +37,5 @@ class OnPolicyOptions(SingleAgentOptions):
     """Options of a learner that learns from each round once it is played, and then forgets it."""
 
     gae_lambda: float = Field(0.95, ge=0, le=1, description="decay of generalised advantages; 1: Monte Carlo")
-    passes: int = Field(1, ge=1, description="times each round is learned from")
+    passes: Passes = Field(1, description="times each round is learned from; or a list with one number per agent")
     minibatches: int = Field(1, ge=1, description="gradient steps per pass")

@@ -17,6 +17,7 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 
 from remuda.runs.callbacks.base import Callback, Row, Training
+from remuda.runs.display import INTERVAL
 
 LINE_EVERY_S = 5.0
 MAX_AGENTS = 12
@@ -117,9 +118,9 @@ class Progress(Callback):
     def evaluated(self, training: Training, rows: Sequence[Row], scores: Row) -> None:
         """Show the scores."""
         error = scores["total_return_se"]
-        spread = "" if error is None else f" ± {error:.1f}"
+        spread = "" if error is None else f" ± {INTERVAL * error:.1f} (95 %)"
         self._evaluation = f"evaluation: total return {scores['total_return']:.1f}{spread}"
-        self.say(f"{self._evaluation} (greedy, {scores['episodes']} episodes)")
+        self.say(f"{self._evaluation}, {training.config.evaluate_mode}, {scores['episodes']} episodes")
 
     def saved(self, training: Training, checkpoint: Path, episodes: int) -> None:
         """Only for the log."""

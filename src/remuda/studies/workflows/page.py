@@ -11,12 +11,14 @@ import numpy as np
 from remuda.games.cage2.workflow import ORDERS
 from remuda.runs.callbacks.base import Row
 from remuda.runs.directory import to_json
+from remuda.runs.display import INTERVAL
 from remuda.runs.storage import storage_errors
 from remuda.studies.html import BLUE, GREEN, GREY, INK, ORANGE, RED, figure, note, page, svg, table
+from remuda.studies.tables import write_table
 from remuda.studies.workflows.options import TrialResult
 from remuda.studies.workflows.posterior import last_passed
 from remuda.studies.workflows.ranking import Search
-from remuda.studies.workflows.state import RESULT, write_table
+from remuda.studies.workflows.state import RESULT
 
 MAX_NAMED = 20
 """How many orders the ranking on the page lists."""
@@ -171,8 +173,8 @@ def _posterior_picture(found: Search) -> str:
     drawn, axes = figure(0.8 + 0.17 * len(rows))
     axes.invert_yaxis()
     names = [_short(row["workflow"]) for row in rows]
-    means, widths = [row["expected_return"] for row in rows], [row["std"] for row in rows]
-    axes.errorbar(means, names, xerr=widths, fmt="o", color=BLUE, ecolor=GREY, markersize=4, label="expected ± 1 sd")
+    means, widths = [row["expected_return"] for row in rows], [INTERVAL * row["std"] for row in rows]
+    axes.errorbar(means, names, xerr=widths, fmt="o", color=BLUE, ecolor=GREY, markersize=4, label="expected (95 %)")
     tried: list[tuple[float, Any]] = [
         (known[row["workflow"]].env_return, name) for row, name in zip(rows, names, strict=True) if row["tried"]
     ]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ from pydantic import Field, ValidationError
 
 from remuda.core.errors import RunError
 from remuda.core.options import Options
-from remuda.runs.callbacks.tables import CsvTable
 from remuda.runs.directory import to_json
 from remuda.runs.storage import storage_errors
 from remuda.studies.workflows.options import SearchOptions, TrialResult
@@ -60,12 +58,3 @@ def write_state(folder: Path, state: SearchState) -> None:
             file.flush()
             os.fsync(file.fileno())
         draft.replace(folder / STATE)
-
-
-def write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write a CSV file with a column for each name; an existing file is replaced."""
-    with storage_errors(path.parent):
-        path.unlink(missing_ok=True)
-        table = CsvTable(path, list(rows[0]) if rows else [], keys=())
-        table.write(rows)
-        table.close()

@@ -15,16 +15,16 @@ SCHEDULE = "schedule.jsonl"
 """The file of a run that says who learned what when."""
 
 
-def batches(plan: Plan, incremental: bool, number: int) -> list[int]:
-    """The updates of a round in the batches after which they are published: one, unless they are incremental."""
-    due = plan.updates_in(number)
+def batches(plan: Plan, incremental: bool, number: int, agent: int) -> list[int]:
+    """An agent's updates in a round, in the batches after which they are published: one, unless incremental."""
+    due = plan.updates_in(number, agent)
     size = plan.publish_interval if incremental else due + 1
     return [min(size, due - done) for done in range(0, max(due, 1), size)]
 
 
-def publications(plan: Plan, incremental: bool, rounds: int) -> int:
-    """Versions that a learner has published after so many rounds, its first weights not counted."""
-    return sum(len(batches(plan, incremental, number)) for number in range(1, rounds + 1))
+def publications(plan: Plan, incremental: bool, rounds: int, agent: int) -> int:
+    """Versions that the learner of an agent has published after so many rounds, its first weights not counted."""
+    return sum(len(batches(plan, incremental, number, agent)) for number in range(1, rounds + 1))
 
 
 class ScheduleLog:

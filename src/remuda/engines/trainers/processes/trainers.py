@@ -87,7 +87,8 @@ class ProcessTrainers(Trainers):
         """
         rows: dict[int, NDArray[np.float32]] = {}
         self._steps: dict[int, int] = {}
-        self._bytes, self._incremental = 0, False
+        self._bytes = 0
+        self._publishers: list[tuple[bool, int]] = []  # of each part: whether it is incremental, and its first agent
         for index, part in enumerate(self.parts):
             if not part.learns:
                 continue
@@ -97,7 +98,7 @@ class ProcessTrainers(Trainers):
             rows[index] = learner.rows()
             self._bytes += learner.memory_bytes()
             self._steps.update(zip(learner.context.agent_numbers.tolist(), learner.steps.tolist(), strict=True))
-            self._incremental |= learner.incremental
+            self._publishers.append((learner.incremental, learner.context.herd_first))
             learner.close()
         return rows
 
@@ -131,8 +132,9 @@ class ProcessTrainers(Trainers):
         The sums are kept, since the loop asks with every delivery.
         """
         while len(self._versions) <= rounds:
-            published = len(batches(self.plan, self._incremental, len(self._versions)))
-            self._versions.append(self._versions[-1] + published)
+            number = len(self._versions)
+            published = [len(batches(self.plan, kind, number, agent)) for kind, agent in self._publishers]
+            self._versions.append(self._versions[-1] + max(published, default=1))
         return self._versions[rounds]
 
     def _add(self, piece: RoundPiece) -> None:
@@ -234,9 +236,9 @@ class ProcessTrainers(Trainers):
         rounds = next(number for number in range(self.taken + 1, -1, -1) if plan.episodes_after(number) <= taken)
         saved, state, _ = self._last_state()
         slices = self.slices[self._workers.index(worker)]
-        updates = plan.updates_due(taken) - plan.updates_due(plan.episodes_after(saved))
         for part, first, last in slices:
             agents = (self.parts[part].herd_first + first, self.parts[part].herd_first + last)
+            updates = plan.updates_due(taken, agents[0]) - plan.updates_due(plan.episodes_after(saved), agents[0])
             self._lost_updates.append(SkippedUpdates(agents, updates, f"{worker.name} {worker_exit}"))
         unreported = self._rounds_learned[worker.index] < rounds
         message = messages.RestoreState(saved, rounds, taken - plan.episodes_after(rounds), unreported)

@@ -105,7 +105,7 @@ class LearnerWorker:
     def _learn(self) -> list[Metrics]:
         """Make the updates of a round, published every few of them; returns the metrics of every slice."""
         for index, learner in enumerate(self.learners):
-            for count in batches(self.job.plan, learner.incremental, self._rounds.complete):
+            for count in batches(self.job.plan, learner.incremental, self._rounds.complete, learner.context.herd_first):
                 self._update(index, count)
         return self._metrics()
 
@@ -160,18 +160,17 @@ class LearnerWorker:
         """Restore a state, and move its clocks on to where the loop is."""
         plan = self.job.plan
         self._rounds = RoundCounter(plan, message.rounds, message.episodes)
-        lost = plan.updates_due(plan.episodes_after(message.rounds)) - plan.updates_due(
-            plan.episodes_after(message.saved)
-        )
         for index, learner in enumerate(self.learners):
             if state:
                 learner.restore(with_prefix(state, f"{index}/"))
-            if lost:
-                learner.skip(lost)
+            agent = learner.context.herd_first
+            due, saved = (plan.updates_due(plan.episodes_after(n), agent) for n in (message.rounds, message.saved))
+            if due > saved:
+                learner.skip(due - saved)
             part, first, last = self.job.slices[index]
             # Versions must never go back: readers and the lag rely on it. A predecessor that was lost, or that learned
             # without pause, may have published more than the rounds account for.
-            published = publications(plan, learner.incremental, message.rounds)
+            published = publications(plan, learner.incremental, message.rounds, agent)
             self.versions[index] = max(published, self.job.store.newest(part, first, last))
             self._publish(index)
         if message.report:

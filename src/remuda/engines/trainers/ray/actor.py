@@ -140,7 +140,7 @@ class LearnerActor:
             before = time.process_time()
             own = [fragment[index] for fragment in fragments]
             lags += count_lags(own, number - 1)
-            self._learn(learner, own, self.job.plan.updates_in(number))
+            self._learn(learner, own, self.job.plan.updates_in(number, learner.context.herd_first))
             cpu_s.append(time.process_time() - before)
         metrics = [{name: values.tolist() for name, values in learner.report().items()} for learner in self.learners]
         skipped = [own for learner in self.learners for own in learner.pop_skipped_updates()]
@@ -153,11 +153,11 @@ class LearnerActor:
 
     def skip(self, number: int, reason: str) -> RoundReport:
         """Move the clocks over a round whose fragments are gone."""
-        updates = self.job.plan.updates_in(number)
         skipped = []
         for learner in self.learners:
-            learner.skip(updates)
             first = learner.context.herd_first
+            updates = self.job.plan.updates_in(number, first)
+            learner.skip(updates)
             skipped.append(SkippedUpdates((first, first + learner.context.agents), updates, reason))
         metrics = [{name: values.tolist() for name, values in learner.report().items()} for learner in self.learners]
         return self._report(number, metrics=metrics, skipped_updates=skipped)

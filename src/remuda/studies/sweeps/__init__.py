@@ -1,0 +1,1 @@
+"""`remuda sweep`: searches good values of settings with Optuna; each trial is a run."""
