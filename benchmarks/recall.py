@@ -17,8 +17,9 @@ import remuda
 
 GAME: dict[str, Any] = {"agents": 1, "symbols": 4, "delay": 3, "turns": 24}
 PLAN: dict[str, Any] = {
-    "learner": "ppo", "engine": "vectorized", "worlds": 64, "total_episodes": 4800, "layers": [32], "width": 32,
-    "sequence": 24, "lr": "0.005:0.0005", "minibatches": 4, "passes": 4, "pictures": False,
+    "learner": "ppo", "engine": "vectorized", "worlds": 64, "total_episodes": 9600, "layers": [32], "width": 32,
+    "sequence": 8, "lr": "0.01:0.001", "minibatches": 4, "passes": 4, "gamma": 0.5, "gae_lambda": 0.5,
+    "entropy": 0.001, "pictures": False,
 }  # fmt: skip
 SEEDS = 5
 BODIES = ("mlp", "gru", "lstm")

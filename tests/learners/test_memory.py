@@ -163,6 +163,7 @@ def _before(run: remuda.Run, obs: Any) -> Any:
 def test_only_an_agent_with_a_memory_plays_recall_well(tmp_path: Path, body: str, least: float, limit: float) -> None:
     run = remuda.train(
         RECALL, out=tmp_path / "run", quiet=True, pictures=False, learner="ppo", engine="vectorized", worlds=64,
-        total_episodes=4800, body=body, width=32, layers=[32], sequence=24, lr="0.005:0.0005", minibatches=4, agents=1,
+        total_episodes=9600, body=body, width=32, layers=[32], sequence=8, lr="0.01:0.001", minibatches=4, agents=1,
+        gamma=0.5, gae_lambda=0.5, entropy=0.001, n_workers=1,
     )  # fmt: skip
     assert least <= np.mean(remuda.evaluate(run.path, episodes=32).returns) <= limit + 1e-6
