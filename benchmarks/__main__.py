@@ -8,7 +8,7 @@ from importlib import import_module
 NAMES = (
     "worlds", "collecting", "updates", "memory", "engines", "transport", "two_cores", "cage2", "cage2_training",
     "comparison", "peers", "rivals", "learning", "two_cores_learning", "cage2_learning", "workflows",
-    "workflow_search", "study_cores", "ray_actors", "ray_learners", "board",
+    "workflow_search", "study_cores", "ray_actors", "ray_learners", "board", "recall",
 )  # fmt: skip
 ONLY_BY_NAME = ("soak",)
 """These take an hour each and run only when named."""

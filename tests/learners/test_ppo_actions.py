@@ -96,7 +96,8 @@ def test_the_gradient_is_that_of_the_loss(space: Any, spread: str) -> None:
         actions = source.normal(size=(AGENTS, ROWS, 4)).astype(np.float32)
     numbers = [array.astype(np.float32) for array in source.normal(size=(3, AGENTS, ROWS))]
     stacks = source.normal(size=(AGENTS, ROWS, OBS)).astype(np.float32)
-    batch = Experience(stacks, np.zeros((AGENTS, ROWS, 0)), actions, *numbers, np.ones((AGENTS, ROWS, 0), np.bool_))
+    none = np.zeros((AGENTS, ROWS, 0))
+    batch = Experience(stacks, none, actions, *numbers, none.astype(np.bool_), none, none.astype(np.int64))
     numbers[0] -= 5.0
     grad, _ = learner._gradient(batch, 0, AGENTS)
     torch.testing.assert_close(grad.double(), _by_torch(learner, batch), rtol=1e-3, atol=2e-4)

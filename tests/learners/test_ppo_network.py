@@ -64,7 +64,8 @@ def _experience(seed: int, rows: int, masked: bool, state: int = 0) -> Experienc
     likely = source.uniform(-3.5, -0.5, (AGENTS, rows))
     numbers = [array.astype(np.float32) for array in (likely, *source.normal(size=(2, AGENTS, rows)))]
     stacks = source.normal(size=(AGENTS, rows, OBS)).astype(np.float32)
-    return Experience(stacks, source.normal(size=(AGENTS, rows, state)).astype(np.float32), actions, *numbers, mask)
+    states, none = source.normal(size=(AGENTS, rows, state)).astype(np.float32), np.zeros((AGENTS, rows, 0))
+    return Experience(stacks, states, actions, *numbers, mask, none, none.astype(np.int64))
 
 
 def _by_torch(learner: PPO, batch: Experience) -> tuple[Tensor, dict[str, Tensor]]:
@@ -85,7 +86,7 @@ def _by_torch(learner: PPO, batch: Experience) -> tuple[Tensor, dict[str, Tensor
             x = activation(x) if i < 2 else x
         return x[:, :, :outputs]
 
-    actions, old, advantages, returns, mask = (torch.from_numpy(array) for array in batch[2:])
+    actions, old, advantages, returns, mask = (torch.from_numpy(array) for array in batch[2:7])
     logits = run("actor", ACTIONS)
     logits = logits.masked_fill(~mask, -1e9) if mask.shape[2] else logits
     chosen = logits.log_softmax(2).gather(2, actions.unsqueeze(2)).squeeze(2)

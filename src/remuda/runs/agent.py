@@ -57,16 +57,17 @@ class TrainedAgent:
     def reset(self) -> None:
         """Forget the observations so far: an episode begins."""
         self._frames[:] = 0
+        self.state: NDArray[np.float32] = np.zeros(self._policy.memory_size, np.float32)
         self._episode, self._turn = self._episode + 1, 0
 
-    def act(self, obs: Any, state: None = None, mask: Any = None) -> Any:
+    def act(self, obs: Any, state: NDArray[np.float32] | None = None, mask: Any = None) -> Any:
         """The action for this observation, which is remembered with the last ones: a number, or an array.
 
-        `mask`, (actions,), is true where an action is allowed; only games that forbid actions have one. `state` is for
-        recurrent policies, which do not exist yet: leave it out.
+        `mask`, (actions,), is true where an action is allowed; only games that forbid actions have one. An agent with a
+        memory keeps its recurrent state itself: it is in `state`, and `act` continues from another one if it is given.
         """
         if state is not None:
-            raise ConfigError(f"{self.name} has no recurrent state: leave state out")
+            self._take_state(state)
         observation, allowed = self._observation(obs), self._mask(mask)
         self._frames[:-1] = self._frames[1:]
         self._frames[-1] = observation
@@ -76,10 +77,24 @@ class TrainedAgent:
             mask=allowed,
             keys=rng.keys(rng.keys(np.full((1, 1), self._seed), self._episode), self._turn),
             exploration=0.0,
+            memory=self.state[None, None] if self._policy.memory_size else None,
         )
         self._turn += 1
-        action = self._policy.act(inputs, self._row, self._row + 1).actions[0, 0]
+        output = self._policy.act(inputs, self._row, self._row + 1)
+        if output.memory is not None:
+            self.state = output.memory[0, 0].copy()
+        action = output.actions[0, 0]
         return int(action) if action.ndim == 0 else action
+
+    def _take_state(self, state: Any) -> None:
+        given = np.asarray(state)
+        if not self._policy.memory_size:
+            raise ConfigError(f"{self.name} has no recurrent state: leave state out")
+        if given.shape != self.state.shape or given.dtype != np.float32:
+            raise ConfigError(
+                f"the state is {given.dtype} of shape {given.shape}: {self.name} takes float32 of {self.state.shape}"
+            )
+        self.state = given
 
     def _observation(self, obs: Any) -> NDArray[Any]:
         given = np.asarray(obs)

@@ -135,6 +135,9 @@ def take_out(run: RunDirectory, agent: int, checkpoint: str | None = None) -> Ex
     if group.action_space is not None:
         raise ConfigError(f"agent {agent} of {run.path} has actions {group.action_space}: export knows only Discrete")
     policy = run.policy([agent], group, "cpu", checkpoint)
+    if isinstance(policy, PPOPolicy) and policy.network.body_columns:
+        body = policy.network.options.body
+        raise ConfigError(f"agent {agent} of {run.path} has body={body}: export writes PPO agents without a body only")
     about = {
         "game": run.plan.game,
         "options": run.plan.options,

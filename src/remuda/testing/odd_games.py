@@ -292,10 +292,32 @@ class Levers(OddGame):
         self.pay(group, first, last, right / 2)
 
 
+class BrightRow(OddGame):
+    """Agents see small pictures, bytes, in which the right action's row is bright."""
+
+    def __init__(self, options: OddOptions, worlds: Sequence[int]) -> None:
+        super().__init__(options, worlds, Group("odd", options.agents, (6, 5, 3), np.uint8, 3, low=0, high=255))
+
+    def _right(self, first: int, last: int) -> NDArray[np.int64]:
+        return (low_bits(self.keys)[:, None] + np.arange(first, last) + self.turn[:, None]) % 3
+
+    def observe(self, group: int, first: int, last: int, out: NDArray[np.uint8]) -> None:
+        """Write a picture with one bright row."""
+        right = self._right(first, last)
+        out[:] = np.arange(90, dtype=np.uint8).reshape(6, 5, 3)
+        worlds, agents = np.indices(right.shape)
+        out[worlds, agents, right * 2] = 255
+
+    def act(self, group: int, first: int, last: int, actions: NDArray[Any]) -> None:
+        """Pay for the row that is bright."""
+        self.pay(group, first, last, actions == self._right(first, last))
+
+
 UNEQUAL = entry_for(Unequal)
 RESPAWN = entry_for(Respawn, RespawnOptions)
 MASKED = entry_for(Masked)
 GIFTS = entry_for(Gifts)
 STEERING = entry_for(Steering)
 LEVERS = entry_for(Levers)
+BRIGHT_ROW = entry_for(BrightRow)
 ODD = (UNEQUAL, RESPAWN, MASKED, GIFTS)

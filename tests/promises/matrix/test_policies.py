@@ -23,6 +23,11 @@ POLICIES: dict[str, dict[str, Any]] = {
     },
     "multidiscrete": {"game": "remuda.testing.odd_games:LEVERS", **PPO, "turns": 6},
     "continuous mpe": {"game": "mpe2.simple_tag_v3:parallel_env", **PPO, "continuous_actions": True, "max_cycles": 6},
+    "gru": {**RECALL, **PPO, "body": "gru", "width": 8, "sequence": 4},
+    "lstm, lives that end": {**PPO, "game": f"{ODD}:RESPAWN", "body": "lstm", "width": 8, "sequence": 3},
+    "gru on box": {**PPO, "game": f"{ODD}:STEERING", "turns": 6, "body": "gru", "width": 8},
+    "gru, privileged critic": {**RECALL, **PPO, "body": "gru", "width": 8, "critic": "both"},
+    "cnn": {**PPO, "game": f"{ODD}:BRIGHT_ROW", "turns": 6, "body": "cnn", "width": 8, "frames": 2},
     "privileged critic": {**RECALL, **PPO, "critic": "both", "normalise_observations": True},
 }
 PLAN: dict[str, Any] = {

@@ -17,9 +17,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from remuda.core import rng
+from remuda.core.errors import ConfigError
 from remuda.core.game import Group
 from remuda.core.rng import Keys
-from remuda.learners.iqn.body import Body
+from remuda.learners.body import Body, own_body
+from remuda.learners.recurrent import CELLS
 from remuda.learners.stack import MIN_ROWS, StackedNetwork, WeightLayout, add_linear, linear, padded
 
 if TYPE_CHECKING:
@@ -64,7 +66,9 @@ class IQNNetwork(StackedNetwork):
         self.width = padded(options.layer)
         self.outputs = padded(group.actions + 1)
         self.noisy = options.sigma > 0
-        self.body = Body(options.body, group, options) if options.body else None
+        if options.body in CELLS:
+            raise ConfigError(f"body={options.body} is not possible with learner iqn yet: use learner=ppo")
+        self.body = Body(str(options.body), group, options.frames, options.layer) if own_body(options.body) else None
         self.layout = self._layout()
         self._cosines = math.pi * torch.arange(1, COSINES + 1, device=self.device)
         k = options.acting_quantiles

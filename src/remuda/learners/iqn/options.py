@@ -29,7 +29,7 @@ class IQNOptions(Options):
     clip: float = Field(1.0, gt=0, description="largest gradient norm")
     sigma: float = Field(0.017, ge=0, description="initial noise of the noisy layers; 0 turns it off")
     body: str | None = Field(
-        None, description="your own network body: module:Class, or from Python the class; default: one layer"
+        None, description="what reads observations: mlp (default, one layer), cnn, or your own, module:Class"
     )
 
     def check(self) -> None:

@@ -22,6 +22,8 @@ class Experience(NamedTuple):
     advantages: NDArray[np.float32]  # (agents, rows)
     returns: NDArray[np.float32]  # (agents, rows): targets of the critic
     mask: NDArray[np.bool_]  # (agents, rows, actions), or (agents, rows, 0) if all actions are always allowed
+    memory: NDArray[np.float32]  # (agents, rows, numbers): recurrent state before the turn; (agents, rows, 0): none
+    place: NDArray[np.int64]  # (agents, rows, 1): the turn's number in its sequence; (agents, rows, 0) without memory
 
     def pick(self, rows: NDArray[np.int64]) -> Experience:
         """Some rows of each agent; `rows` is (agents, picked)."""
@@ -39,6 +41,19 @@ def alive_rows(fragment: Fragment, array: NDArray[Any], agent: int) -> NDArray[A
     """Entries of `array` (turns, worlds, agents, …) in which an agent is alive, world after world: (rows, …)."""
     rows: NDArray[Any] = array[:, :, agent].swapaxes(0, 1)[fragment.alive[:, :, agent].T]
     return rows
+
+
+def places(fragment: Fragment, length: int) -> NDArray[np.int64]:
+    """Each turn's number in its sequence, (turns, worlds, agents, 1): lives are cut after every `length` turns."""
+    out = np.zeros(fragment.ages.shape, np.int64)
+    for turn in range(1, len(out)):
+        out[turn] = np.where(fragment.ages[turn] == 0, 0, out[turn - 1] + 1)
+    return (out % length)[..., None]
+
+
+def sequence_lengths(place: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Turns of each sequence, from their numbers in it, (rows,)."""
+    return np.diff(np.append(np.flatnonzero(place == 0), len(place)))
 
 
 def privileged_states(fragment: Fragment, size: int) -> NDArray[Any]:

@@ -20,8 +20,9 @@ from remuda.core.learner import Learner, LearnerContext, State
 from remuda.core.options import Options
 from remuda.core.policy import Policy
 from remuda.core.ranges import split_evenly
-from remuda.core.rng import Stream
+from remuda.core.rng import Keys, Stream
 from remuda.core.threads import thread_pool
+from remuda.learners.ppo.encoding import Encoded, encode, read_rows
 from remuda.learners.ppo.experience import (
     Experience,
     RunningMoments,
@@ -29,7 +30,9 @@ from remuda.learners.ppo.experience import (
     frame_stacks,
     generalised_advantages,
     next_frame_stacks,
+    places,
     privileged_states,
+    sequence_lengths,
 )
 from remuda.learners.ppo.loss import loss_gradient
 from remuda.learners.ppo.network import PPONetwork
@@ -67,7 +70,7 @@ class PPO(Learner):
         super().__init__(context, options)
         self.options: PPOOptions = options
         self.network = PPONetwork(context.group, options, context.precision, context.device)
-        initial = self.network.layout.initial_rows(init_keys(context.seed, context.agent_numbers))
+        initial = self.network.initial_rows(init_keys(context.seed, context.agent_numbers))
         self.weights = torch.from_numpy(initial).to(context.device)
         self.adam = Adam(self.weights, options.beta2)
         self.updates = 0  # due so far by the plan: the clock of the schedules
@@ -135,16 +138,21 @@ class PPO(Learner):
         assert fragment.actions.shape[2] == self.context.agents, "the fragment has other agents, too"
         self._fragments.append(fragment)
 
-    def advantages(self, fragment: Fragment, stacks: NDArray[Any]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Generalised advantages and the critic's values, (turns, worlds, agents); `stacks` is its `frame_stacks`."""
+    def advantages(
+        self, fragment: Fragment, stacks: NDArray[Any], encoded: Encoded | None = None
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Generalised advantages and the critic's values, (turns, worlds, agents).
+
+        `stacks` is its `frame_stacks`, and `encoded` what a body makes of them.
+        """
         states = privileged_states(fragment, self.network.state_size)
-        values = self._values(stacks, states)
+        values = self._values(stacks if encoded is None else encoded.features, states)
         ended = fragment.terminated | fragment.truncated
         cut_off = fragment.alive & ~fragment.terminated  # becomes: where to bootstrap from the observation after it
         cut_off[:-1] &= fragment.truncated[:-1] | ~fragment.alive[1:]
         next_values = np.zeros_like(values)
         next_values[:-1] = np.where(cut_off[:-1], 0.0, values[1:])
-        self._bootstrap(fragment, states, cut_off, next_values)
+        self._bootstrap(fragment, states, encoded, cut_off, next_values)
         result = np.zeros_like(values)
         rewards = fragment.rewards * np.float32(self.options.reward_scale)
         gamma = self._gamma.at(self.updates, self.context.total_updates)
@@ -179,6 +187,7 @@ class PPO(Learner):
         self,
         fragment: Fragment,
         states: NDArray[Any],
+        encoded: Encoded | None,
         cut_off: NDArray[np.bool_],
         next_values: NDArray[np.float32],
     ) -> None:
@@ -190,8 +199,11 @@ class PPO(Learner):
             if len(turns):
                 stacks = next_frame_stacks(fragment, self.network.frames, turns, worlds, agent)
                 state = states[turns + 1, worlds, agent]
-                x = self._critic_input(stacks[None], state[None], slice(agent, agent + 1))
                 own = {name: array[agent : agent + 1] for name, array in arrays.items()}
+                if encoded is not None:
+                    memory = encoded.after[turns, worlds, agent] if self.network.memory_size else None
+                    stacks = read_rows(self.network, own, stacks, memory)
+                x = self._critic_input(stacks[None], state[None], slice(agent, agent + 1))
                 values = self.network.values(own, x)[0, : len(turns)].cpu().numpy()
                 next_values[turns, worlds, agent] = values * moments[agent, 1] + moments[agent, 0]
 
@@ -201,14 +213,17 @@ class PPO(Learner):
         return self._normalised(x, "actor", agents)
 
     def _critic_input(self, stacks: NDArray[Any], states: NDArray[Any], agents: slice) -> Tensor:
-        """Input of some critics: stacks and states (agents, rows, …) → (agents, padded rows, critic inputs)."""
-        if self.options.critic == "obs":
-            return self._input(stacks, agents)
+        """Input of some critics: stacks or features, and states (agents, rows, …) → (agents, padded rows, inputs)."""
         network, columns = self.network, stacks.shape[2]
+        if self.options.critic == "obs" and not network.body_columns:
+            return self._input(stacks, agents)
         if self.options.critic == "state":
             x = pad_frame_stacks(states, 1.0, network.critic_inputs, network.device)
         else:
-            x = pad_frame_stacks(stacks, network.scale, network.critic_inputs, network.device)
+            scale = 1.0 if network.body_columns else network.scale
+            x = pad_frame_stacks(stacks, scale, network.critic_inputs, network.device)
+            if not network.state_size:
+                return x
             state = pad_frame_stacks(states, 1.0, states.shape[2], network.device)
             x[:, :, columns : columns + states.shape[2]] = state
         return self._normalised(x, "critic", agents)
@@ -228,13 +243,13 @@ class PPO(Learner):
         for agent, own in enumerate(experiences):
             if np.isfinite(own.returns).all():
                 self.returns.add(agent, own.returns[:, None].astype(np.float64))
-        for low, high in self._equal_length_ranges([len(own.actions) for own in experiences]):
+        for low, high in self._alike_ranges([self._shape_key(own, agent) for agent, own in enumerate(experiences)]):
             stacked = Experience(*(np.stack(arrays) for arrays in zip(*experiences[low:high], strict=True)))
             values, made = self._learn(stacked, low, high)
             for name, column in values.items():
                 report[name][low:high] = column
             self.steps[low:high] += made
-            skipped[low:high] = self.planned_steps(count)[low:high] - made
+            skipped[low:high] = self._passes[low:high] * self._minibatch_count(stacked) - made
         self.note_skipped_updates(skipped)
         if self.options.normalise_observations:  # after learning: this round was played with the old moments
             for agent, own in enumerate(experiences):
@@ -262,12 +277,16 @@ class PPO(Learner):
         parts = []
         for fragment in self._fragments:
             stacks = frame_stacks(fragment, self.network.frames)
-            advantages, values = self.advantages(fragment, stacks)
+            encoded = encode(self.network, self.weights, fragment, stacks) if self.network.body_columns else None
+            advantages, values = self.advantages(fragment, stacks, encoded)
             mask = fragment.mask[:-1] if fragment.mask is not None else np.ones((*fragment.alive.shape, 0), np.bool_)
             states = privileged_states(fragment, self.network.state_size)[:-1]
             actions = fragment.extras[DRAW] if self._stores_draws else fragment.actions
             returns = advantages + values
-            arrays = (stacks, states, actions, fragment.extras[LOG_PROB], advantages, returns, mask)
+            none = np.zeros((*fragment.alive.shape, 0), np.float32)
+            memory = none if encoded is None else encoded.before
+            place = places(fragment, self.options.sequence) if self.network.cell is not None else none.astype(np.int64)
+            arrays = (stacks, states, actions, fragment.extras[LOG_PROB], advantages, returns, mask, memory, place)
             parts.append((fragment, arrays))
         self._fragments = []
         return [
@@ -277,20 +296,34 @@ class PPO(Learner):
             for agent in range(self.context.agents)
         ]  # fmt: skip
 
-    def _equal_length_ranges(self, rows: list[int]) -> Iterator[tuple[int, int]]:
+    def _shape_key(self, own: Experience, agent: int) -> tuple[int, int]:
+        """Rows of an agent, and turns of its sequences; agents with equal keys can learn stacked."""
+        if self.network.cell is None:
+            return len(own.actions), 0
+        lengths = sequence_lengths(own.place[:, 0])
+        # Where sequences differ in length, a minibatch of them differs in rows from agent to agent.
+        return len(own.actions), int(lengths[0]) if len(lengths) and (lengths == lengths[0]).all() else -1 - agent
+
+    def _alike_ranges(self, keys: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
         """Ranges of neighbouring agents with equally many rows and passes, few enough for the cache.
 
         Agents with different numbers of rows are not padded to one length: a sum over more rows has other bits, so the
         weights of an agent would depend on its neighbours.
         """
         first = 0
-        for (count, _), group in groupby(zip(rows, self._passes.tolist(), strict=True)):
+        for ((count, _), _), group in groupby(zip(keys, self._passes.tolist(), strict=True)):
             size = len(list(group))
             if count >= self.options.minibatches:
                 bytes_each = 4 * self.network.row_bytes(count // self.options.minibatches + 1)
                 for low, high in chunks(size, bytes_each):
                     yield first + low, first + high
             first += size
+
+    def _minibatch_count(self, own: Experience) -> int:
+        """Gradient steps per pass: as the options say, but no more than there are sequences."""
+        if self.network.cell is None:
+            return self.options.minibatches
+        return min(self.options.minibatches, int((own.place[0] == 0).sum()))
 
     def skip(self, count: int) -> None:
         """Advance schedules and random streams; drop what was taken."""
@@ -316,17 +349,32 @@ class PPO(Learner):
 
     def _minibatches(self, own: Experience, low: int, high: int, epoch: int) -> Iterator[Experience]:
         """The minibatches of one pass: rows in a random order per agent, advantages normalised if asked for."""
-        rows, parts = own.actions.shape[1], self.options.minibatches
         keys = rng.keys(rng.key(self.context.seed, Stream.SAMPLE), self.context.agent_numbers[low:high])
         keys = rng.keys(keys, self.passes[low:high] + epoch)
-        order = rng.uniforms(keys, rows).argsort(axis=1, kind="stable") if parts > 1 else None
-        for a, b in split_evenly(rows, parts):
-            batch = own if order is None else own.pick(order[:, a:b])
+        for rows in self._minibatch_rows(own, keys):
+            batch = own if rows is None else own.pick(rows)
             if self.options.normalise_advantages:
                 centred = batch.advantages - batch.advantages.mean(axis=1, keepdims=True)
                 std = np.sqrt(np.square(centred).mean(axis=1, keepdims=True))
                 batch = batch._replace(advantages=centred / (std + np.float32(1e-8)))
             yield batch
+
+    def _minibatch_rows(self, own: Experience, keys: Keys) -> Iterator[NDArray[np.int64] | None]:
+        """Rows of each minibatch, (agents, rows); None: all of them. Sequences stay whole."""
+        parts = self._minibatch_count(own)
+        if parts == 1:
+            yield None
+            return
+        if self.network.cell is None:
+            order = rng.uniforms(keys, own.actions.shape[1]).argsort(axis=1, kind="stable")
+            yield from (order[:, a:b] for a, b in split_evenly(own.actions.shape[1], parts))
+            return
+        lengths = sequence_lengths(own.place[0, :, 0])  # several agents are stacked only where all are equal
+        firsts, rows = np.cumsum(lengths) - lengths, np.arange(own.actions.shape[1])
+        order = rng.uniforms(keys, len(lengths)).argsort(axis=1, kind="stable")
+        for a, b in split_evenly(len(lengths), parts):
+            picked = [[rows[firsts[i] : firsts[i] + lengths[i]] for i in agent[a:b]] for agent in order]
+            yield np.array([np.concatenate(agent) for agent in picked])
 
     def _gradient(self, batch: Experience, low: int, high: int) -> tuple[Tensor, dict[str, Tensor]]:
         """Gradient of the mean loss over a minibatch, and means of its terms, summed over microbatches.
@@ -343,12 +391,39 @@ class PPO(Learner):
             part = batch.slice(*rows)
             x = self._input(part.stacks, agents)
             seen = x if self.options.critic == "obs" else self._critic_input(part.stacks, part.states, agents)
-            return loss_gradient(self.network, self.options, weights, (x, seen), part, count, bonus, moments)
+            grad, terms, _ = loss_gradient(self.network, self.options, weights, (x, seen), part, count, bonus, moments)
+            return grad, terms
 
+        if self.network.body_columns:
+            return self._gradient_with_body(batch, agents, bonus, moments)
         (grad, terms), *others = self._map(microbatch, split_evenly(count, microbatch_count(count)))
         for other_grad, other_terms in others:
             grad += other_grad
             terms = {name: term + other_terms[name] for name, term in terms.items()}
+        return grad, terms
+
+    def _gradient_with_body(
+        self, batch: Experience, agents: slice, bonus: Tensor, moments: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """As `_gradient`: actor and critic by hand as ever, and from their inputs on back through the body by torch."""
+        network, weights = self.network, self.weights[agents]
+        body = weights[:, : network.body_columns].clone().requires_grad_()
+        arrays = network.layout.arrays(torch.cat([body, weights[:, network.body_columns :]], dim=1))
+        x = pad_frame_stacks(batch.stacks, network.scale, network.inputs, network.device)
+        memory, place = torch.from_numpy(batch.memory).to(x), torch.from_numpy(batch.place[0, :, :1].reshape(-1))
+        with torch.enable_grad():
+            features = network.sequence_features(arrays, x, memory, place.to(x.device))
+        rows, columns = batch.actions.shape[1], self.options.width
+        seen = self._critic_input(features.detach()[:, :rows, :columns].cpu().numpy(), batch.states, agents)
+        grad, terms, (actor, critic) = loss_gradient(
+            network, self.options, weights, (features.detach(), seen), batch, rows, bonus, moments
+        )
+        assert actor is not None
+        assert critic is not None
+        if self.options.critic != "state":
+            actor[:, :, :columns] += critic[:, :, :columns]
+        (own,) = torch.autograd.grad(features, body, actor)
+        grad[:, : network.body_columns] = own
         return grad, terms
 
     def _map(self, work: Callable[[Job], Result], jobs: list[Job]) -> list[Result]:

@@ -20,32 +20,37 @@ def loss_gradient(
     minibatch_rows: int,  # of which `batch` has some
     entropy_weights: Tensor,  # (agents,)
     value_moments: Tensor,  # (agents, 2): mean and std of the returns
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """What some rows add to the gradient of a minibatch's mean loss, (agents, columns), and to each of its metrics."""
-    actions, old, advantages, returns, mask = (torch.from_numpy(array).to(weights.device) for array in batch[2:])
+) -> tuple[Tensor, dict[str, Tensor], tuple[Tensor | None, Tensor | None]]:
+    """What some rows add to the gradient of a minibatch's mean loss, (agents, columns), and to each of its metrics.
+
+    The gradients of the inputs of actor and critic come with it if there is a body, whose own columns are not filled.
+    """
+    actions, old, advantages, returns, mask = (torch.from_numpy(array).to(weights.device) for array in batch[2:7])
     arrays, grad = network.layout.arrays(weights), torch.empty_like(weights)
     grads = network.layout.arrays(grad)
     targets = (returns - value_moments[:, :1]) / value_moments[:, 1:]
-    value_error = _critic_gradient(network, arrays, grads, x[1], targets, 2.0 * options.value_weight / minibatch_rows)
+    value_error, critic_grad = _critic_gradient(
+        network, arrays, grads, x[1], targets, 2.0 * options.value_weight / minibatch_rows
+    )
     data = (actions, old, advantages, mask)
     gradient = _actor_gradient if network.head is None else _head_gradient
-    terms = gradient(network, arrays, grads, x[0], data, options.clip, minibatch_rows, entropy_weights)
+    terms, actor_grad = gradient(network, arrays, grads, x[0], data, options.clip, minibatch_rows, entropy_weights)
     metrics = {**terms, "value_loss": value_error.square()}
-    return grad, {name: each.sum(dim=1) / minibatch_rows for name, each in metrics.items()}
+    means = {name: each.sum(dim=1) / minibatch_rows for name, each in metrics.items()}
+    return grad, means, (actor_grad, critic_grad)
 
 
 def _critic_gradient(
     network: PPONetwork, arrays: dict[str, Tensor], grads: dict[str, Tensor], x: Tensor, targets: Tensor, weight: float
-) -> Tensor:
-    """Write the gradient of the squared error to `grads`; returns the errors of the critic, (agents, rows)."""
+) -> tuple[Tensor, Tensor | None]:
+    """Write the gradient of the squared error to `grads`; returns the errors, (agents, rows), and that of the input."""
     rows = targets.shape[1]
     layer_inputs: list[Tensor] = []
     values = network.forward(arrays, "critic", x, layer_inputs)
     error = values[:, :rows, 0] - targets
     grad_values = torch.zeros_like(values)  # zero in padded rows and columns
     grad_values[:, :rows, 0] = error * weight
-    network.backward(arrays, "critic", layer_inputs, grad_values, grads)
-    return error
+    return error, network.backward(arrays, "critic", layer_inputs, grad_values, grads)
 
 
 def _actor_gradient(
@@ -57,8 +62,11 @@ def _actor_gradient(
     clip: float,
     minibatch_rows: int,
     entropy_weights: Tensor,
-) -> dict[str, Tensor]:
-    """Write the gradient of the clipped objective and the entropy bonus to `grads`; returns metrics, (agents, rows)."""
+) -> tuple[dict[str, Tensor], Tensor | None]:
+    """Write the gradient of the clipped objective and the entropy bonus to `grads`.
+
+    Returns metrics, (agents, rows), and the gradient of the input.
+    """
     actions, old, advantages, mask = data
     rows = actions.shape[1]
     layer_inputs: list[Tensor] = []
@@ -80,12 +88,9 @@ def _actor_gradient(
     grad_logits = probs.mul_(base.unsqueeze(2)).sub_(plogp.mul_(grad_entropy))
     grad_logits[:, :rows].scatter_add_(2, actions.unsqueeze(2), grad_chosen.unsqueeze(2))
     grad_logits[:, rows:] = 0.0
-    network.backward(arrays, "actor", layer_inputs, grad_logits, grads)
-    return {
-        "loss": torch.minimum(gain, clipped_gain).neg_(),
-        "entropy": entropy[:, :rows],
-        "kl": old - chosen,
-    }
+    input_grad = network.backward(arrays, "actor", layer_inputs, grad_logits, grads)
+    loss = torch.minimum(gain, clipped_gain).neg_()
+    return {"loss": loss, "entropy": entropy[:, :rows], "kl": old - chosen}, input_grad
 
 
 def _head_gradient(
@@ -97,7 +102,7 @@ def _head_gradient(
     clip: float,
     minibatch_rows: int,
     entropy_weights: Tensor,
-) -> dict[str, Tensor]:
+) -> tuple[dict[str, Tensor], Tensor | None]:
     """As `_actor_gradient`, for actions that are not Discrete: autograd goes through the head alone."""
     actions, old, advantages, _ = data
     head, rows = network.head, actions.shape[1]
@@ -115,7 +120,7 @@ def _head_gradient(
         gradients = torch.autograd.grad(total, leaves)
     grad_outputs = torch.zeros_like(outputs)  # zero in padded rows and columns
     grad_outputs[:, :rows, : head.outputs] = gradients[0]
-    network.backward(arrays, "actor", layer_inputs, grad_outputs, grads)
+    input_grad = network.backward(arrays, "actor", layer_inputs, grad_outputs, grads)
     if head.parameters:
         grads[LOG_STD].zero_()[:, : head.parameters] = gradients[1]
-    return {"loss": loss.detach(), "entropy": entropy.detach(), "kl": old - chosen.detach()}
+    return {"loss": loss.detach(), "entropy": entropy.detach(), "kl": old - chosen.detach()}, input_grad

@@ -10,13 +10,18 @@ import math
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from remuda.core.errors import ConfigError
 from remuda.core.game import Group
+from remuda.core.rng import Keys
+from remuda.learners.body import Body, own_body
 from remuda.learners.ppo.actions import make_head
-from remuda.learners.stack import StackedNetwork, WeightLayout, add_linear, linear, matmul, padded
+from remuda.learners.recurrent import CELLS, RecurrentCell
+from remuda.learners.stack import MIN_ROWS, StackedNetwork, WeightLayout, add_linear, linear, matmul, padded
 
 if TYPE_CHECKING:
     from remuda.learners.ppo.options import PPOOptions
@@ -44,12 +49,16 @@ class PPONetwork(StackedNetwork):
         super().__init__(group, options.frames, precision, device)
         self.options = options
         self.state_size = _state_size(group, options.critic)
-        own = 0 if options.critic == "state" else self.frames * self.obs_size  # columns of the critic's input
+        self.layout = WeightLayout()
+        self.cell, self.body = self._add_body(group)
+        self.body_columns = self.layout.size
+        features = self.frames * self.obs_size if self.body_columns == 0 else options.width
+        self.feature_inputs = padded(features)
+        own = 0 if options.critic == "state" else features  # columns of the critic's input
         self.critic_inputs = padded(own + self.state_size)
         self.head = make_head(group, options.spread == "predicted")
         self.actor_outputs = group.actions if self.head is None else self.head.outputs
-        self.layout = WeightLayout()
-        sizes = (("actor", self.frames * self.obs_size, self.actor_outputs), ("critic", own + self.state_size, 1))
+        sizes = (("actor", features, self.actor_outputs), ("critic", own + self.state_size, 1))
         for name, inputs, outputs in sizes:
             widths = [inputs, *options.layers, outputs]
             for i, (width_in, width_out) in enumerate(pairwise(widths)):
@@ -58,6 +67,62 @@ class PPONetwork(StackedNetwork):
                 add_linear(self.layout, f"{name}.{i}", width_in, width_out, gain)
         if self.head is not None and self.head.parameters:
             self.layout.add(LOG_STD, (self.head.parameters,), 0.0, math.log(options.initial_std))
+
+    def _add_body(self, group: Group) -> tuple[RecurrentCell | None, Body | None]:
+        """What reads observations for actor and critic, with its arrays first in the layout; none by default."""
+        options, cell, body = self.options, None, None
+        if options.body in CELLS:
+            cell = RecurrentCell(str(options.body), self.frames * self.obs_size, options.width, self.precision)
+            cell.add_to(self.layout)
+        elif own_body(options.body):
+            body = Body(str(options.body), group, self.frames, options.width)
+            for name, shape in body.shapes.items():
+                self.layout.add(f"body.{name}", shape, init_scale=0.0, pad=False)
+        return cell, body
+
+    @property
+    def memory_size(self) -> int:
+        """Numbers of the recurrent state; 0 without one."""
+        return 0 if self.cell is None else self.cell.memory_size
+
+    def initial_rows(self, keys: Keys) -> NDArray[np.float32]:
+        """Initial weights, one row per key."""
+        rows = self.layout.initial_rows(keys)
+        for row, key in zip(rows, keys, strict=True) if self.body is not None else ():
+            row[: self.body_columns] = self.body.initial_weights(key)  # type: ignore[union-attr]
+        return rows
+
+    def features(self, arrays: dict[str, Tensor], x: Tensor, memory: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """What actor and critic see of one turn, (agents, rows, feature_inputs), and the next recurrent state."""
+        if self.cell is not None:
+            assert memory is not None, "the policy has a recurrent state"
+            memory = self.cell.step(arrays, self.cell.read(arrays, x), memory)
+            return memory[:, :, : self.cell.width].contiguous(), memory
+        if self.body is not None:
+            return self.body.forward(arrays, x[:, :, : self.frames * self.obs_size], self.feature_inputs), None
+        return x, None
+
+    def sequence_features(self, arrays: dict[str, Tensor], x: Tensor, memory: Tensor, place: Tensor) -> Tensor:
+        """As `features`, for rows that are turns of sequences, one after another; `place` (rows,) is 0 at each first.
+
+        `memory` (agents, rows, memory_size) counts at the first row of a sequence. Where sequences are shorter than
+        the longest, padding is computed and dropped.
+        """
+        if self.cell is None:
+            return self.features(arrays, x, None)[0]
+        first = place == 0
+        sequence = first.cumsum(0) - 1
+        count, turns, rows = int(sequence[-1]) + 1, int(place.max()) + 1, len(place)
+        position = sequence * turns + place
+        grid = x.new_zeros((len(x), count * turns, x.shape[2]))
+        grid[:, position] = x[:, :rows]
+        start = x.new_zeros((len(x), max(count, MIN_ROWS), memory.shape[2]))
+        start[:, :count] = memory[:, first]
+        grid = grid.view(len(x), count, turns, -1)
+        if count < MIN_ROWS:
+            grid = torch.nn.functional.pad(grid, (0, 0, 0, 0, 0, MIN_ROWS - count))
+        out = self.cell.unroll(arrays, grid, start)[:, :count].reshape(len(x), count * turns, -1)[:, position]
+        return torch.nn.functional.pad(out, (0, 0, 0, x.shape[1] - rows))
 
     def forward(
         self, arrays: dict[str, Tensor], name: str, x: Tensor, layer_inputs: list[Tensor] | None = None
@@ -79,8 +144,11 @@ class PPONetwork(StackedNetwork):
 
     def backward(
         self, arrays: dict[str, Tensor], name: str, layer_inputs: list[Tensor], grad: Tensor, grads: dict[str, Tensor]
-    ) -> None:
-        """Write the gradients of a network's arrays to `grads`; `grad` is that of its output."""
+    ) -> Tensor | None:
+        """Write the gradients of a network's arrays to `grads`; `grad` is that of its output.
+
+        Returns the gradient of its input if there is a body to pass it on to.
+        """
         for i in reversed(range(len(self.options.layers) + 1)):
             grads[f"{name}.{i}.weight"].copy_(matmul(grad.transpose(1, 2), layer_inputs[i], self.precision))
             grads[f"{name}.{i}.bias"].copy_(grad.sum(dim=1))
@@ -90,6 +158,7 @@ class PPONetwork(StackedNetwork):
                     grad.mul_(layer_inputs[i] > 0)
                 else:
                     torch.ops.aten.tanh_backward.grad_input(grad, layer_inputs[i], grad_input=grad)
+        return matmul(grad, arrays[f"{name}.0.weight"], self.precision) if self.body_columns else None
 
     def logits(
         self, arrays: dict[str, Tensor], x: Tensor, mask: Tensor | None, layer_inputs: list[Tensor] | None = None
@@ -113,7 +182,7 @@ class PPONetwork(StackedNetwork):
 
     def row_bytes(self, rows: int) -> int:
         """Bytes of one agent's largest activation with so many rows."""
-        widths = (self.actor_outputs, *self.options.layers)
+        widths = (self.actor_outputs, 4 * self.options.width if self.body_columns else 1, *self.options.layers)
         return 4 * rows * max(self.inputs, self.critic_inputs, *(padded(width) for width in widths))
 
 

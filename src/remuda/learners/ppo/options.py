@@ -15,6 +15,11 @@ class PPOOptions(Options):
     """Options of PPO. A value marked "per agent" may be a list, or a schedule "from:to:share" over the run."""
 
     layers: list[int] = Field([64, 64], description="widths of the hidden layers, of actor and critic alike")
+    body: str | None = Field(
+        None, description="what reads observations: mlp (default), cnn, gru, lstm, or your own, module:Class"
+    )
+    width: int = Field(64, ge=1, description="features of a body, of which the layers are made; of a memory")
+    sequence: int = Field(16, ge=1, description="turns that a gradient goes back through, with body=gru or lstm")
     activation: Literal["tanh", "relu"] = Field("tanh", description="between the layers")
     spread: Literal["shared", "predicted"] = Field(
         "shared", description="of continuous actions: one for all observations, or predicted by the actor"
@@ -43,3 +48,5 @@ class PPOOptions(Options):
         """Raise if options contradict each other."""
         if not self.layers or min(self.layers) < 1:
             raise ConfigError(f"layers={self.layers} should list at least one width, each at least 1")
+        if self.body not in (None, "mlp") and self.normalise_observations:
+            raise ConfigError(f"normalise_observations=true goes with body=mlp only: leave it out with {self.body}")

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from remuda.core import rng
 from remuda.core.game import Group
@@ -16,6 +17,7 @@ from remuda.core.rng import uniform, uniforms
 from remuda.learners.ppo.actions import MIN_PROB, Head
 from remuda.learners.ppo.network import PPONetwork
 from remuda.learners.ppo.options import PPOOptions
+from remuda.learners.recurrent import memory_rows
 from remuda.learners.stack import MIN_ROWS, StackedPolicy, chunks, stack_frames
 
 LOG_PROB = "log_prob"
@@ -33,6 +35,7 @@ class PPOPolicy(StackedPolicy):
         super().__init__(group, agents, self.network.layout, 0, device)
         self.frames = options.frames
         self.reads_state = options.critic != "obs"
+        self.memory_size = self.network.memory_size
         if self.network.head is not None and self.network.head.stored_size:
             self.extras = (LOG_PROB, DRAW)
             self.extra_shapes = {DRAW: (self.network.head.stored_size,)}
@@ -43,8 +46,9 @@ class PPOPolicy(StackedPolicy):
             return self._act_with_head(self.network.head, inputs, first)
         worlds, agents = inputs.keys.shape
         probs = np.empty((worlds, agents, self.group.actions), np.float32)
+        memory = self._empty_memory(inputs)
         for low, high in chunks(agents, self.network.row_bytes(max(worlds, MIN_ROWS))):
-            self._fill_probabilities(inputs, low, high, first, probs)
+            self._fill_probabilities(inputs, low, high, first, probs, memory)
         if inputs.exploration is None:
             actions = np.empty((worlds, agents), np.int64)
             sample(probs, inputs.keys, actions)
@@ -53,14 +57,31 @@ class PPOPolicy(StackedPolicy):
             actions = explore(probs.argmax(axis=2), epsilon, inputs, self.group.actions)
         log_probs = np.empty((worlds, agents), np.float32)
         log_probabilities(probs, actions, log_probs)
-        return PolicyOutput(actions, {LOG_PROB: log_probs})
+        return PolicyOutput(actions, {LOG_PROB: log_probs}, memory)
+
+    def _empty_memory(self, inputs: PolicyInput) -> NDArray[np.float32] | None:
+        """Space for the next recurrent states, (worlds, agents, numbers), if there are any."""
+        return np.empty((*inputs.keys.shape, self.memory_size), np.float32) if self.memory_size else None
+
+    def _features(self, inputs: PolicyInput, low: int, high: int, first: int, memory: NDArray[Any] | None) -> Tensor:
+        """What the actors of agents low … high-1 see; writes their next recurrent states to `memory`."""
+        network = self.network
+        x = stack_frames(inputs.obs[:, :, low:high], inputs.ages[:, low:high], network.scale, network.inputs)
+        before = None
+        if inputs.memory is not None and memory is not None:
+            before = memory_rows(inputs.memory[:, low:high]).to(network.device)
+        arrays = self.agent_arrays(first + low, first + high)
+        x, after = network.features(arrays, x.to(network.device), before)
+        if memory is not None and after is not None:
+            memory[:, low:high] = after[:, : len(memory)].transpose(0, 1).cpu().numpy()
+        return x
 
     def _act_with_head(self, head: Head, inputs: PolicyInput, first: int) -> PolicyOutput:
         """Draw actions that are not Discrete; if `inputs.exploration` is given, take the likeliest ε-greedily."""
         worlds, agents = inputs.keys.shape
-        outputs = np.empty((worlds, agents, head.outputs), np.float32)
+        outputs, memory = np.empty((worlds, agents, head.outputs), np.float32), self._empty_memory(inputs)
         for low, high in chunks(agents, self.network.row_bytes(max(worlds, MIN_ROWS))):
-            self._fill_outputs(inputs, low, high, first, outputs)
+            self._fill_outputs(inputs, low, high, first, outputs, memory)
         spread = self.network.spread(self.agent_arrays(first, first + agents)).cpu().numpy()
         draw = head.draw(outputs, spread, inputs.keys, greedy=inputs.exploration is not None)
         actions, extras = draw.actions, {LOG_PROB: draw.log_probs}
@@ -69,22 +90,25 @@ class PPOPolicy(StackedPolicy):
             actions[explores] = random_actions(self.group, rng.keys(inputs.keys, 1))[explores]
         if draw.stored is not None:
             extras[DRAW] = draw.stored
-        return PolicyOutput(actions, extras)
+        return PolicyOutput(actions, extras, memory)
 
     @torch.no_grad()
-    def _fill_outputs(self, inputs: PolicyInput, low: int, high: int, first: int, outputs: NDArray[Any]) -> None:
+    def _fill_outputs(
+        self, inputs: PolicyInput, low: int, high: int, first: int, outputs: NDArray[Any], memory: NDArray[Any] | None
+    ) -> None:
         """Write the outputs of the actors of agents low … high-1 to `outputs` (worlds, agents, outputs)."""
         network, worlds = self.network, len(inputs.keys)
-        x = stack_frames(inputs.obs[:, :, low:high], inputs.ages[:, low:high], network.scale, network.inputs)
-        own = network.forward(self.agent_arrays(first + low, first + high), "actor", x.to(network.device))
+        x = self._features(inputs, low, high, first, memory)
+        own = network.forward(self.agent_arrays(first + low, first + high), "actor", x)
         outputs[:, low:high] = own[:, :worlds, : outputs.shape[2]].transpose(0, 1).cpu().numpy()
 
     @torch.no_grad()
-    def _fill_probabilities(self, inputs: PolicyInput, low: int, high: int, first: int, probs: NDArray[Any]) -> None:
+    def _fill_probabilities(
+        self, inputs: PolicyInput, low: int, high: int, first: int, probs: NDArray[Any], memory: NDArray[Any] | None
+    ) -> None:
         """Write the probabilities by the actors of agents low … high-1 to `probs` (worlds, agents, actions)."""
         network, worlds = self.network, len(inputs.keys)
-        x = stack_frames(inputs.obs[:, :, low:high], inputs.ages[:, low:high], network.scale, network.inputs)
-        x = x.to(network.device)
+        x = self._features(inputs, low, high, first, memory)
         mask = None
         if inputs.mask is not None:
             mask = torch.from_numpy(inputs.mask[:, low:high]).transpose(0, 1).to(network.device)

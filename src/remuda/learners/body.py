@@ -1,11 +1,11 @@
-"""A user's own torch module as the first part of the IQN network."""
+"""A torch module, the user's own or a shipped one, as the first part of a network."""
 
 from __future__ import annotations
 
 import math
 import threading
 from copy import deepcopy
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,11 +16,14 @@ from remuda.core import rng, session
 from remuda.core.code_names import load_code
 from remuda.core.errors import ConfigError
 from remuda.core.game import Group
+from remuda.learners.bodies import SHIPPED_BODIES
+from remuda.learners.recurrent import CELLS
 from remuda.learners.stack import MIN_ROWS, pad_rows
 
-if TYPE_CHECKING:
-    from remuda.learners.iqn.options import IQNOptions
-
+DEFAULT_BODY = "mlp"
+"""The name of the network that a learner has without a body."""
+NAMES = (DEFAULT_BODY, *SHIPPED_BODIES, *CELLS)
+"""Values of the option `body` that are not names of code."""
 STATEFUL_MODULES = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
 """Modules that keep statistics or draw from torch's global generator: results would depend on the other agents."""
 
@@ -32,12 +35,12 @@ class Body:
     The module runs once per agent on that agent's rows: any module works, and agents cannot mix.
     """
 
-    def __init__(self, path: str, group: Group, options: IQNOptions) -> None:
+    def __init__(self, path: str, group: Group, frames: int, width: int) -> None:
         self.path = path
         self.group = group
-        self.frames = options.frames
-        self.layer = options.layer
-        self.factory = _import_class(path)
+        self.frames = frames
+        self.width = width
+        self.factory = SHIPPED_BODIES[path] if path in SHIPPED_BODIES else _import_class(path)
         self.template = self._build(np.uint64(0))
         self._thread_local = threading.local()
         self.shapes = {name: tuple(p.shape) for name, p in self.template.named_parameters()}
@@ -47,7 +50,9 @@ class Body:
     def _build(self, key: np.uint64) -> nn.Module:
         with rng.torch_seeded(key):
             try:
-                module = self.factory(obs_shape=self.group.obs_shape, frames=self.frames, width=self.layer)
+                module = self.factory(obs_shape=self.group.obs_shape, frames=self.frames, width=self.width)
+                if isinstance(module, nn.Module) and any(map(nn.parameter.is_lazy, module.parameters())):
+                    module(self._zeros())  # lazy modules get their shapes, and draw their weights, now
             except Exception as error:  # the user's code may raise anything
                 raise ConfigError(f"body={self.path!r} raised {type(error).__name__}: {error}") from error
         if not isinstance(module, nn.Module):
@@ -60,13 +65,16 @@ class Body:
                 )
         return module
 
+    def _zeros(self) -> Tensor:
+        return torch.zeros((MIN_ROWS, self.frames, *self.group.obs_shape))
+
     def _check_output(self) -> None:
-        x = torch.zeros((MIN_ROWS, self.frames, *self.group.obs_shape))
+        x = self._zeros()
         with torch.no_grad():
             shape = tuple(self.template(x).shape)
-        if shape != (MIN_ROWS, self.layer):
+        if shape != (MIN_ROWS, self.width):
             raise ConfigError(
-                f"body={self.path!r} maps {tuple(x.shape)} to {shape}; it should give {(MIN_ROWS, self.layer)}"
+                f"body={self.path!r} maps {tuple(x.shape)} to {shape}; it should give {(MIN_ROWS, self.width)}"
             )
 
     def initial_weights(self, key: np.uint64) -> NDArray[np.float32]:
@@ -84,7 +92,7 @@ class Body:
         padded_x = pad_rows(x)
         outputs = [self._forward_agent(arrays, padded_x[i], i) for i in range(len(padded_x))]
         features = torch.stack(outputs)[:, : x.shape[1]]
-        return torch.nn.functional.pad(features, (0, width - self.layer))
+        return torch.nn.functional.pad(features, (0, width - self.width))
 
     def _forward_agent(self, arrays: dict[str, Tensor], x: Tensor, agent: int) -> Tensor:
         weights = {name: arrays[f"body.{name}"][agent] for name in self.shapes}
@@ -101,7 +109,14 @@ def _import_class(path: str) -> Any:
         if (body := session.find(path)) is None:
             raise ConfigError(f"body={path!r} was defined in another Python session: put it into a file, module:Class")
         return body
+    if ":" not in path:
+        raise ConfigError(f"body={path!r} should be {', '.join(NAMES)}, or module:Class")
     found = load_code(path, f"body={path!r}")
     if isinstance(found, type) and not issubclass(found, nn.Module):
         raise ConfigError(f"body={path!r} is a class, but not of torch modules: derive it from nn.Module")
     return found
+
+
+def own_body(path: str | None) -> bool:
+    """Whether a value of the option `body` names a module: not the default network, not a recurrent cell."""
+    return path is not None and path not in CELLS and path != DEFAULT_BODY
