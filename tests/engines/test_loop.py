@@ -367,7 +367,7 @@ def test_tasks_hold_neighbouring_worlds_also_where_rounds_do_not_divide_them() -
 @pytest.mark.parametrize(("task", "capacity"), [(1, 5), (2, 8), (3, 6)])
 @pytest.mark.parametrize("on_lag", ["wait", "drop"])
 def test_collectors_have_work_for_all_their_capacity(task: int, capacity: int, on_lag: str) -> None:
-    plan = plan_of(worlds=6, total_episodes=48, on_lag=on_lag)
+    plan = plan_of(worlds=6, total_episodes=48, on_lag=on_lag, evaluate_every=0)
     trained = run(plan, free=True, task=task, capacity=capacity, workers=2, picks=shuffled(3))
     played = 0
     for call, out in outstanding(trained):

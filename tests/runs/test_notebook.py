@@ -159,7 +159,7 @@ def test_a_notebook_shows_the_gif(run: remuda.Run, copy_of: Any, notebook: list[
 def test_the_curve_is_a_figure_that_shows_itself(run: remuda.Run) -> None:
     figure = run.plot()
     assert isinstance(figure, Figure)
-    assert len(figure.axes[0].lines) == 2 + 1 + 1, "two agents, their mean, and the evaluations"
+    assert len(figure.axes[0].lines) == 2 * (2 + 1) + 1, "two agents and their mean, raw and smoothed; the evaluations"
     assert figure._repr_png_().startswith(b"\x89PNG")  # type: ignore[attr-defined]
 
 

@@ -83,7 +83,7 @@ class Views:
         if b"&" in text or b"*" in text:  # remuda writes no aliases, and a few of them can fill the memory
             return {"config.yaml": text.decode("utf-8", "replace")[:20_000]}
         try:
-            content = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+            content = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text).get_single_data()
             json.dumps(content)
         except Exception:  # the reader raises many types on hostile input
             return {"config.yaml": text.decode("utf-8", "replace")[:20_000]}

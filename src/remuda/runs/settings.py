@@ -173,7 +173,7 @@ def _learners_in(given: Mapping[str, Any]) -> list[str]:
     listed = given.get("learners") or {}
     names = [given.get("learner", Plan.model_fields["learner"].default)]
     names += list(listed.values()) if isinstance(listed, Mapping) else []
-    return [name for name in dict.fromkeys(names) if isinstance(name, str) and is_learner(name)]
+    return [name for name in dict.fromkeys(n for n in names if isinstance(n, str)) if is_learner(name)]
 
 
 def _route(name: str, value: Any, plan: dict[str, Any], game: type[Options], used: list[str]) -> None:
