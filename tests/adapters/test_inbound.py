@@ -248,7 +248,9 @@ def test_a_script_trains_its_own_game(tmp_path: Path) -> None:
 @pytest.mark.parametrize("engine", ["executor", "auto"])
 def test_a_script_without_its_main_guard_gets_one_sentence_at_the_end(tmp_path: Path, engine: str) -> None:
     """One traceback, that of the script itself, however many workers found out."""
-    done = run_script(tmp_path, SCRIPT.format(guard="", engine=engine, workers=8))
+    script = SCRIPT.format(guard="", engine=engine, workers=8)
+    long = script.replace("total_episodes=8", "total_episodes=10**6")  # `auto` starts no processes for a short run
+    done = run_script(tmp_path, long)
     assert done.returncode != 0
     assert done.stderr.splitlines()[-1].endswith('put the call under `if __name__ == "__main__":`')
     assert done.stderr.count("Traceback") == 1

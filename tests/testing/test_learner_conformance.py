@@ -71,7 +71,9 @@ def test_a_sound_learner_breaks_nothing() -> None:
 
 
 @pytest.mark.promise
-@pytest.mark.parametrize("name", [*SHIPPED_LEARNERS, "dqn:DQN", "a2c:A2C"])
+@pytest.mark.parametrize(
+    "name", [*(pytest.param(own, marks=pytest.mark.slow) for own in SHIPPED_LEARNERS), "dqn:DQN", "a2c:A2C"]
+)
 def test_shipped_learners_and_the_examples_keep_every_promise(name: str) -> None:
     assert broken_promises(name) == {}
 

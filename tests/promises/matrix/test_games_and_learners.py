@@ -46,7 +46,7 @@ def combinations() -> list[Any]:
         elsewhere = engine == "ray" and game != "cage2"  # tests/promises/faults has it
         marks = [] if (e + g + k) % 2 == 0 and not elsewhere else [pytest.mark.slow]
         if game in SOCIAL:  # with one learner each, where worlds are played together and apart
-            short = engine in ("vectorized", "executor") and (g + k) % 2 == 0
+            short = engine == "executor" and (g + k) % 2 == 0
             marks = [pytest.mark.promise if short else pytest.mark.slow]
         result.append(pytest.param(game, learner, engine, marks=marks, id=f"{game}-{learner}-{engine}"))
     return result

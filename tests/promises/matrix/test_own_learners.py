@@ -30,7 +30,13 @@ def sequential_result(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any
     return run.result
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    "engine",
+    [
+        pytest.param(own, marks=[pytest.mark.slow] * (own not in ("vectorized", "executor", "actor-learner")))
+        for own in ENGINES
+    ],
+)
 def test_they_train_save_and_resume_as_shipped_learners_do(
     tmp_path: Path, sequential_result: dict[str, Any], engine: str
 ) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow  # two minutes, most of them to install torch
 REPOSITORY = Path(__file__).parents[3]
 OPTIONAL = ("ray", "onnx", "pettingzoo", "optuna", "sklearn", "wandb", "mlflow", "imageio_ffmpeg")
 
