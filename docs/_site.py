@@ -17,7 +17,7 @@ from remuda.cli.main import app
 from remuda.core.options import Options
 from remuda.core.plan import ParallelSwitches, Plan
 from remuda.games.registry import SHIPPED, find_game
-from remuda.learners.registry import LEARNERS
+from remuda.learners.registry import SHIPPED_LEARNERS
 from remuda.runs.settings import PEER_NAMES, PRESETS
 
 
@@ -63,7 +63,7 @@ def settings_page() -> Iterator[str]:
     yield "A setting has the same name on the command line (`name=value`), in YAML and in Python.\n"
     yield "## Of the plan\n"
     yield from _options_table(Plan)
-    for name, kind in LEARNERS.items():
+    for name, kind in SHIPPED_LEARNERS.items():
         yield f"\n## Of the learner `{name}`\n"
         yield from _options_table(kind.options_type())
     for game in SHIPPED:

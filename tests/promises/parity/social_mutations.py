@@ -73,8 +73,6 @@ MUTATIONS = (
              "WASHING if state.actions[w, i] == CLEAN_ACTION else ground[row, col]"),
     Mutation("the shifted self", "cleanup", "socialjax", "marked = min(i + 1, len(places) - 1)", "marked = i"),
     Mutation("the turned view", "cleanup", "socialjax", "turned = facing % 2 == 0", "turned = False"),
-    Mutation("whose inventory", "cleanup", "socialjax",
-             "shown = as_int8(eaten[seen - 1])", "shown = as_int8(eaten[seen])"),
     Mutation("who has eaten", "harvest", "socialjax",
              "out[6] = as_int8(eaten[seen]) > 0", "out[6] = as_int8(eaten[i]) > 0"),
 )  # fmt: skip
