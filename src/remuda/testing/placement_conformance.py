@@ -434,11 +434,13 @@ def _check_state(build: Build) -> str | None:
     with _running(build) as placement:
         _take(placement, range(2 * ROUND))
         _learn(placement, 2)
-        state, rows, counters = placement.trainers.state(), placement.trainers.rows(), placement.trainers.counters()
+        # Copies: rows may be references to what ends with its trainers.
+        rows = dict(placement.trainers.rows().items())
+        state, counters = placement.trainers.state(), placement.trainers.counters()
         kept = {name: array.copy() for name, array in state.items()}
         _take(placement, range(2 * ROUND, 3 * ROUND))
         _learn(placement, 3)
-        whole, steps = placement.trainers.rows(), placement.trainers.steps()
+        whole, steps = dict(placement.trainers.rows().items()), placement.trainers.steps()
         if any(not np.array_equal(state[name], kept[name]) for name in kept):
             return "what state() returned changed with the next round"
     placement = build()
