@@ -147,7 +147,9 @@ def test_a_failure_that_does_not_happen_again_is_said(train: Any, cli: Any) -> N
     config = run.path / "config.yaml"
     config.write_text(config.read_text().replace("what: raise", "what: nothing"))
     assert "what: nothing" in config.read_text()
-    outcome = cli("replay", run.path, "--failure", "1")
+    outcome = cli(
+        "replay", run.path, "--failure", "1", "--trust"
+    )  # edited settings are no longer those that were signed
     assert outcome.code == 1
     assert "nothing was raised" in outcome.out
 
