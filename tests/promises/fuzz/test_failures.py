@@ -69,7 +69,7 @@ def copies(run: Path, tmp_path: Path) -> Callable[[], Any]:
         folder = tmp_path / str(next(numbers))
         folder.mkdir()
         (folder / "run").mkdir()
-        for name in ("config.yaml", SCHEDULE):
+        for name in ("config.yaml", ".signature", SCHEDULE):
             shutil.copy(run / name, folder / "run")
         shutil.copytree(run / FAILURES, folder / "run" / FAILURES)
         with harmless(folder / "outside"):

@@ -21,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 
-from remuda.games.cage2 import traces
+from remuda.games import trace_files
 from remuda.games.cage2.network import EXPLOITS, N_ACTIONS, N_HOSTS, SUBNETS
 from remuda.games.cage2.state import IMPACT, NONE, REST, SCAN, SWEEP
 from remuda.games.cage2.traces import INPUTS, NAME_FIELDS, OUTPUTS, START, read_trace
@@ -233,7 +233,7 @@ def bomb(claim: int | None) -> bytes:
 
 @pytest.mark.parametrize("claim", [None, 0, 100, 4 << 20, 2**31 - 1, 2**32 - 2])
 def test_a_bomb_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, claim: int | None) -> None:
-    monkeypatch.setattr(traces, "MAX_BYTES", 5 << 20)
+    monkeypatch.setattr(trace_files, "MAX_BYTES", 5 << 20)
     content = bomb(claim)
     with frugal():
         assert try_trace(tmp_path, content) is not None
