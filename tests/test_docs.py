@@ -36,10 +36,14 @@ def snippets(page: Path) -> Iterator[tuple[str, str]]:
 
 
 RUNNABLE = [page for page in PAGES if page.name not in TESTED_ELSEWHERE and any(snippets(page))]
+MEASURES = {"engines", "tuning"}
+"""Pages that call `remuda compare`, which takes more than a minute."""
 
 
 @pytest.mark.promise
-@pytest.mark.parametrize("page", RUNNABLE, ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    "page", [pytest.param(own, id=own.stem, marks=[pytest.mark.slow] * (own.stem in MEASURES)) for own in RUNNABLE]
+)
 def test_every_snippet_of_a_page_runs(page: Path, cli: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plt, "show", lambda *_: None)
     names: dict[str, Any] = {"__name__": "snippet"}
