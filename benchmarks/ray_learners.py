@@ -10,12 +10,17 @@ from typing import Any
 
 import remuda
 from benchmarks.harness import machine
+from benchmarks.shared_learners import learners_that_share
 from benchmarks.sleepers import UPDATE_S, SleepingLearner
 
-AGENTS, WORLDS, ROUNDS = 64, 8, 12
+AGENTS, WORLDS = 64, 4
 COUNTS = (1, 2, 4, 8, 16)
+FED = (16, 100, 1000)
+"""Learners that share few processes, to see what more of them cost the first process."""
 FIRST = 3
 """The round after which the clock starts: by then everything is loaded."""
+MEASURED_S = 12.0
+"""Seconds of rounds to measure, if updates took all the time; at least two rounds."""
 
 
 def _cpu_s() -> float:
@@ -23,8 +28,8 @@ def _cpu_s() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def measure(learners: int, rounds: int) -> tuple[float, float]:
-    """Seconds of wall-clock time per round, and of the first process's processor time per episode."""
+def measure(learners: int, rounds: int, agents: int = AGENTS, **settings: Any) -> tuple[float, float]:
+    """Seconds of wall-clock time per round, and of the first process's processor time per round."""
     marks: list[tuple[float, float]] = []
 
     def note(rows: list[dict[str, Any]]) -> None:
@@ -33,30 +38,57 @@ def measure(learners: int, rounds: int) -> tuple[float, float]:
     with tempfile.TemporaryDirectory() as folder:
         remuda.train(
             "benchmarks.sleepers:SLEEPERS", out=f"{folder}/run", quiet=True, callbacks=[note], learner=SleepingLearner,
-            agents=AGENTS, worlds=WORLDS, total_episodes=WORLDS * rounds, engine="ray", n_workers=2,
-            n_learners=learners, deterministic=True, lag=1, evaluate_episodes=1, pictures=False, device="cpu",
-            checkpoint_every=10**6, start_limit_s=1200,
+            agents=agents, worlds=WORLDS, total_episodes=WORLDS * rounds, engine="ray", n_workers=2,
+            n_learners=learners, deterministic=True, lag=1, evaluate_episodes=1, evaluate_every=0, pictures=False,
+            device="cpu", checkpoint_every=10**6, start_limit_s=1200, **settings,
         )  # fmt: skip
     counted = len(marks) - FIRST
     (began, cpu), (ended, cpu_after) = marks[FIRST - 1], marks[-1]
-    return (ended - began) / counted, (cpu_after - cpu) / (counted * WORLDS)
+    return (ended - began) / counted, (cpu_after - cpu) / counted
 
 
-def main(counts: tuple[int, ...] = COUNTS) -> None:
-    """Train with each number of learners, one after the other."""
-    counts = tuple(map(int, sys.argv[1:])) if sys.argv[0].endswith("ray_learners.py") and sys.argv[1:] else counts
-    print(f"\nLearner actors whose updates sleep: {AGENTS} agents, {UPDATE_S * 1000:.0f} ms each\n  {machine()}")
+def scaling(counts: tuple[int, ...]) -> None:
+    """Learners in processes of their own."""
+    print(
+        f"\nLearner actors whose updates sleep: {AGENTS} agents, {UPDATE_S * 1000:.0f} ms each, "
+        f"{WORLDS} updates per round\n  {machine()}"
+    )
     first = 0.0
     for learners in counts:
-        round_s, cpu_s = measure(learners, max(ROUNDS, FIRST + 2))
+        ideal_s = UPDATE_S * AGENTS * WORLDS / learners  # one update per episode
+        round_s, cpu_s = measure(learners, FIRST + max(2, round(MEASURED_S / ideal_s)))
         first = first or round_s * learners
-        share = cpu_s * WORLDS / round_s
         print(
-            f"  {learners:3d} learners: {round_s:7.3f} s per round, {first / round_s / learners:5.2f} of linear; first "
-            f"process {cpu_s * 1000:6.2f} ms per episode, {share:6.1%} of a core, enough for {learners / share:,.0f}",
+            f"  {learners:3d} learners: {round_s:7.3f} s per round, {first / round_s / learners:5.2f} of linear "
+            f"({ideal_s / round_s:4.2f} of sleeping only); first process {1000 * cpu_s / WORLDS:6.2f} ms per episode, "
+            f"{cpu_s / round_s:6.1%} of a core, enough for {learners * round_s / cpu_s:,.0f}",
             flush=True,
         )
 
 
+def feeding(counts: tuple[int, ...]) -> None:
+    """Many learners with one agent each, in two processes: what the first process does for each is the same."""
+    print(f"\nThe first process with learners that share two processes, one agent each\n  {machine()}")
+    for learners in counts:
+        with learners_that_share(2):
+            round_s, cpu_s = measure(learners, FIRST + 5, agents=learners, learner_cpus=0)
+        each = cpu_s / learners
+        print(
+            f"  {learners:4d} learners: {1000 * cpu_s:8.1f} ms per round, {1e6 * each:6.0f} µs per learner; "
+            f"a round took {round_s:6.2f} s; rounds of 1 s: enough for {1 / each:,.0f}",
+            flush=True,
+        )
+
+
+def main(words: list[str] | None = None) -> None:
+    """Both, or with `feed` only the second; then numbers of learners."""
+    words = words or []
+    counts = tuple(int(word) for word in words if word.isdigit())
+    if "feed" not in words:
+        scaling(counts or COUNTS)
+    if "feed" in words or not counts:
+        feeding(counts or FED)
+
+
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

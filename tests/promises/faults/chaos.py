@@ -17,7 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,8 @@ from remuda.testing.odd_games import OddGame, OddOptions
 
 FOLDER = "REMUDA_CHAOS"
 """The variable that names the directory with the wishes and the log; without it nothing happens."""
-WISHES, LOG = "wishes.json", "faults.log"
+WISHES, LOG, CALM = "wishes.json", "faults.log", "calm"
+"""While a file `calm` is beside them, nothing new happens."""
 PHASES = {
     "collect": "collect", "take": "hand-over", "update": "update", "publish": "publish",
     "snapshot": "save", "save": "save",
@@ -44,11 +45,12 @@ MARKS = 1 << 12
 
 @dataclass(frozen=True)
 class Fault:
-    """What was to happen, where, and whether it did."""
+    """What was to happen, where, and when (by the monotonic clock; not compared)."""
 
     phase: str
     kind: str
     role: str
+    when_s: float = field(default=0.0, compare=False)
 
 
 def landed(folder: Path) -> list[Fault]:
@@ -58,7 +60,7 @@ def landed(folder: Path) -> list[Fault]:
     for line in path.read_text().splitlines() if path.exists() else []:
         word, name, *rest = line.split()
         if word == "armed":
-            faults[name] = Fault(*rest)
+            faults[name] = Fault(*rest, when_s=float(name.partition(".")[2]) / 1e9)
         else:
             faults.pop(name, None)  # it missed
     return list(faults.values())
@@ -107,6 +109,7 @@ class Chaos:
         self.wishes: dict[str, Any] = json.loads((folder / WISHES).read_text())
         in_ray = Path(sys.argv[0]).name == "default_worker.py"
         self._main = 0 if in_ray else os.getpid()  # or the fork server, from which only workers come
+        self._born = time.monotonic()
         self._pid = 0
         self._armed = False
         self._usual: dict[str, float] = {}
@@ -144,16 +147,33 @@ class Chaos:
             return None
         role = self.role
         log = self.folder / LOG
-        if log.exists() and time.time() - log.stat().st_mtime < self.wishes.get("every_s", 0.0):
+        # The kernel's own clock: somebody may have replaced `time.time`.
+        if log.exists() and time.clock_gettime(time.CLOCK_REALTIME) - log.stat().st_mtime < self.wishes.get(
+            "every_s", 0.0
+        ):
             return None
-        kinds = [kind for kind in kinds if f"{role}-{kind}" in self.wishes["kinds"]]
+        kinds = [kind for kind in kinds if f"{role}-{kind}" in self.wishes["kinds"] and self._is_old_enough(role, kind)]
         faults = landed(self.folder)
         counts = Counter(fault.phase for fault in faults)
-        if not kinds or counts[phase] >= self.wishes["phases"].get(phase, 0):
+        if not kinds or counts[phase] >= self.wishes["phases"].get(phase, 0) or (self.folder / CALM).exists():
             return None
-        if phase == "collect" and role == "worker" and any(fault.phase == phase for fault in faults[-2:]):
+        if phase == "collect" and self._might_hit_an_episode_again(role, kinds, faults):
             return None  # three times the same episode would set it aside
         return self._dice.choice(kinds)
+
+    def _might_hit_an_episode_again(self, role: str, kinds: Sequence[str], faults: Sequence[Fault]) -> bool:
+        """Whether an episode that failed is perhaps being played again: by the order of faults, or by their time."""
+        spacing_s = self.wishes.get("spacing_s")
+        if spacing_s is None:
+            return role == "worker" and any(fault.phase == "collect" for fault in faults[-2:])
+        costs_an_attempt = role == "worker" or not {"raise", "exit"}.isdisjoint(kinds)
+        recent = [fault for fault in faults if fault.phase == "collect" and fault.kind != "slow"]
+        now = time.clock_gettime(time.CLOCK_MONOTONIC)
+        return costs_an_attempt and any(now - fault.when_s < spacing_s[fault.kind] for fault in recent[-2:])
+
+    def _is_old_enough(self, role: str, kind: str) -> bool:
+        """Whether this process has lived as long as it is to live before such a thing happens to it."""
+        return time.monotonic() - self._born >= self.wishes.get("after_s", {}).get(f"{role}-{kind}", 0.0)
 
     @property
     def role(self) -> str:
@@ -170,6 +190,8 @@ class Chaos:
         self._log(phase, kind)
         if kind == "slow":
             time.sleep(SLOW_S)
+        elif kind == "exit":
+            sys.exit("chaos")
         else:
             raise ZeroDivisionError("chaos")
 
@@ -195,7 +217,7 @@ class Chaotic(OddGame):
     def begin(self) -> None:
         """Perhaps fail, perhaps take long."""
         if isinstance(timeline._current, Chaos) and (self.turn == self.spec.turns // 2).any():
-            kind = timeline._current.choose("collect", ("raise", "slow"))
+            kind = timeline._current.choose("collect", ("raise", "exit", "slow"))
             if kind is not None:
                 timeline._current.strike("collect", kind)
 

@@ -60,7 +60,7 @@ class Training:
 
     @property
     def rounds(self) -> int:
-        """Rounds in the books so far."""
+        """Rounds in the CSV files so far."""
         path = self.out / "metrics.csv"
         return (len(path.read_text().splitlines()) - 1) // 2 if path.exists() else 0
 

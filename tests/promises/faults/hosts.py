@@ -16,9 +16,8 @@ HOSTS = 3
 NETWORK = "10.213.77"
 PORT = 6379
 START_LIMIT_S = 300.0
-RAY = str(Path(sys.executable).parent / "ray")
-AGAIN = 'while true; do "$@"; sleep 1; done'
-"""A node that was cut off ends when it is heard of again, so whoever keeps a node up starts it again."""
+NODE = Path(__file__).parents[3] / "examples" / "cluster" / "ray-node.sh"
+STORE = ("--object-store-memory", str(128 << 20))
 
 
 def why_not() -> str:
@@ -76,11 +75,10 @@ class Hosts:
             ip("-n", name, "link", "set", "eth0", "up")
 
     def _start(self, folder: Path, cpus: int) -> None:
-        head = ["--head", "--port", str(PORT), "--num-cpus", "0", "--temp-dir", self._folder]
-        self._ray(0, head)
+        self._node(0, "head", self.address(0), "--temp-dir", self._folder)
         self._wait_for_nodes(folder / "ray.log", 1)
         for host in range(1, HOSTS):
-            self._ray(host, ["--address", f"{self.address(0)}:{PORT}", "--num-cpus", str(cpus)])
+            self._node(host, "worker", self.address(host), self.address(0), "--num-cpus", str(cpus))
         self._wait_for_nodes(folder / "ray.log", HOSTS)
 
     @staticmethod
@@ -90,16 +88,14 @@ class Hosts:
             assert time.monotonic() < deadline, log.read_text()
             time.sleep(0.5)
 
-    def _ray(self, host: int, words: Sequence[str]) -> None:
-        store = ["--object-store-memory", str(128 << 20), "--include-dashboard", "false"] if "--head" in words else []
-        store = store or ["--object-store-memory", str(128 << 20)]
-        command = [RAY, "start", *words, "--node-ip-address", self.address(host), *store, "--block"]
-        self.processes.append(self.run(host, ["bash", "-c", AGAIN, "again", *command], self._log))
+    def _node(self, host: int, *words: str) -> None:
+        """The script that the documentation names."""
+        self.processes.append(self.run(host, ["bash", str(NODE), *words, *STORE], self._log))
 
     def run(self, host: int, command: Sequence[str], out: object = None) -> subprocess.Popen[bytes]:
         """Start a program on a host."""
         token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(self._token)}
-        environment = {**os.environ, **token, "RAY_USAGE_STATS_ENABLED": "0"}
+        environment = {**os.environ, **token, "REMUDA_VENV": str(Path(sys.executable).parents[1])}
         return subprocess.Popen(
             ["ip", "netns", "exec", self.names[host], *command],
             env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True,

@@ -1,4 +1,4 @@
-"""Every engine, with faults at random moments: each planned episode ends in the books once, and nothing is left.
+"""Every engine, with faults at random moments: each planned episode is in the CSV files once, and nothing is left.
 
 The first process is killed and stopped too: then the run is resumed, or goes on when it is woken. Engines
 that promise it end with the weights of the run to which nothing happened.
@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from chaos import FOLDER, LOG, WISHES, Fault, landed
+from chaos import CALM, FOLDER, LOG, WISHES, Chaos, Fault, landed
 
 import proc
 import remuda
@@ -144,7 +144,7 @@ class Ordeal:
 
 
 def marks(run: remuda.Run) -> float:
-    """The marks of all episodes in the books."""
+    """The marks of all episodes in the CSV files."""
     table, size = run.metrics, run.plan.round_episodes
     total = 0.0
     for number, mark in zip(table["round"], table["mark"], strict=True):
@@ -154,7 +154,7 @@ def marks(run: remuda.Run) -> float:
     return total
 
 
-def assert_as_if_nothing_had_happened(run: remuda.Run, whole: remuda.Run, books: Any, deterministic: bool) -> None:
+def assert_as_if_nothing_had_happened(run: remuda.Run, whole: remuda.Run, csv_rows: Any, deterministic: bool) -> None:
     result = run.result
     assert result["finished"]
     assert result["episodes"] == EPISODES
@@ -164,17 +164,17 @@ def assert_as_if_nothing_had_happened(run: remuda.Run, whole: remuda.Run, books:
     assert marks(run) == marks(whole), "each episode once"
     if deterministic:
         assert result["weights_sha256"] == whole.result["weights_sha256"]
-        assert books(run) == books(whole)
+        assert csv_rows(run) == csv_rows(whole)
 
 
 def ordeal(
-    tmp_path: Path, undisturbed: Any, books: Any, engine: str, learner: str, phases: dict[str, int]
+    tmp_path: Path, undisturbed: Any, csv_rows: Any, engine: str, learner: str, phases: dict[str, int]
 ) -> list[Fault]:
     plan = settings(engine, learner)
     one = Ordeal(tmp_path, plan, phases, [*MAIN, *WORKER, *GAME])
     run = one.survive()
     whole = undisturbed(learner, int(plan.get("lag", 0)))
-    assert_as_if_nothing_had_happened(run, whole, books, "deterministic" in plan)
+    assert_as_if_nothing_had_happened(run, whole, csv_rows, "deterministic" in plan)
     faults = one.landed
     print(f"{engine}, {learner}: {one.starts} starts, {len(faults)} faults {dict(Counter(f.phase for f in faults))}")
     assert len(faults) >= sum(phases.values()) / 2, "hardly anything happened: that proves little"
@@ -185,15 +185,15 @@ def ordeal(
     "engine",
     ["executor", *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)],
 )
-def test_a_little_chaos(tmp_path: Path, undisturbed: Any, books: Any, engine: str) -> None:
-    ordeal(tmp_path, undisturbed, books, engine, "iqn", FEW)
+def test_a_little_chaos(tmp_path: Path, undisturbed: Any, csv_rows: Any, engine: str) -> None:
+    ordeal(tmp_path, undisturbed, csv_rows, engine, "iqn", FEW)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("learner", LEARNERS)
 @pytest.mark.parametrize("engine", ENGINES)
-def test_chaos(tmp_path: Path, undisturbed: Any, books: Any, engine: str, learner: str, tally: list[Fault]) -> None:
-    tally += ordeal(tmp_path, undisturbed, books, engine, learner, MANY)
+def test_chaos(tmp_path: Path, undisturbed: Any, csv_rows: Any, engine: str, learner: str, tally: list[Fault]) -> None:
+    tally += ordeal(tmp_path, undisturbed, csv_rows, engine, learner, MANY)
 
 
 @pytest.fixture(scope="module")
@@ -230,3 +230,19 @@ def test_another_engine_plays_what_is_left(tmp_path: Path, undisturbed: Any, bef
 def test_the_log_knows_what_missed(tmp_path: Path) -> None:
     (tmp_path / LOG).write_text("armed 1.1 update kill main\narmed 2.1 save stop worker\nmissed 1.1\n")
     assert landed(tmp_path) == [Fault("save", "stop", "worker")]
+
+
+def test_faults_wait_for_their_time(tmp_path: Path) -> None:
+    """For the soak: nothing to a young process, nothing twice to the same episode, nothing once it is calm."""
+    wishes = {"phases": {"collect": 9}, "kinds": ["main-kill", "main-raise"], "after_s": {"main-kill": 1e6}}
+    (tmp_path / WISHES).write_text(json.dumps({**wishes, "spacing_s": {"raise": 1e6}}))
+    chaos = Chaos(tmp_path)
+    tries = range(200)
+    assert {chaos.choose("collect", ("kill", "raise")) for _ in tries} == {None, "raise"}
+    with pytest.raises(ZeroDivisionError):
+        chaos.strike("collect", "raise")
+    assert {chaos.choose("collect", ("raise",)) for _ in tries} == {None}, "it may be the same episode"
+    (tmp_path / LOG).unlink()
+    assert {chaos.choose("collect", ("raise",)) for _ in tries} == {None, "raise"}
+    (tmp_path / CALM).touch()
+    assert {chaos.choose("collect", ("raise",)) for _ in tries} == {None}

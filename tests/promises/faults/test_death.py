@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import re
 import signal
@@ -20,6 +21,8 @@ import remuda
 from remuda.core.errors import GameError
 from remuda.engines.trainers.processes.trainers import ProcessTrainers
 from remuda.runs import training
+from remuda.transport import worker_pool
+from remuda.transport.processes import start_process
 from remuda.transport.worker_pool import WorkerPool
 
 SURE = {"deterministic": True}
@@ -99,13 +102,20 @@ def assert_goes_on(one: Training, cli: Any, undisturbed: Any, deterministic: boo
 @pytest.mark.parametrize(
     "engine", ["executor", *(pytest.param(name, marks=pytest.mark.slow) for name in ("sync", "actor-learner"))]
 )
-def test_killing_the_first_process(start: Any, cli: Any, undisturbed: Any, engine: str) -> None:
+def test_killing_the_first_process(
+    start: Any, cli: Any, undisturbed: Any, engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = tmp_path / "t"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
     one: Training = start(**ENGINES[engine])
     one.wait(lambda: len(one.saved) >= 2)
     one.know_everybody()
+    assert list(temporary.iterdir()), "the socket of the fork server is elsewhere"
     one.process.kill()
     one.process.wait()
     one.assert_nothing_is_left()
+    assert list(temporary.iterdir()) == []
     assert not (one.out / "result.json").exists()
     assert one.saved[-1] < EPISODES
     assert_goes_on(one, cli, undisturbed, "deterministic" in ENGINES[engine])
@@ -183,10 +193,8 @@ def test_closing_the_terminal(start: Any, cli: Any, undisturbed: Any) -> None:
 
 def assert_no_worker_is_left() -> None:
     """Whoever this process started is gone, but for the two who stay for the next run."""
-    assert {one.pid for one in proc.descendants(os.getpid())} == {
-        forkserver._forkserver._forkserver_pid,
-        resource_tracker._resource_tracker._pid,
-    }
+    stay = {forkserver._forkserver._forkserver_pid, resource_tracker._resource_tracker._pid}
+    assert {one.pid for one in proc.descendants(os.getpid())} == stay - {None}  # spawned workers need no fork server
 
 
 @pytest.mark.parametrize("engine", SELDOM)
@@ -194,21 +202,20 @@ def test_stopping_before_the_workers_are_ready(
     faulty: Any, undisturbed: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, engine: str
 ) -> None:
     """At the first start nothing is learned yet; at the second, what was learned is not with the workers yet."""
-    begin = WorkerPool._start_process
 
-    def interrupted(worker_pool: WorkerPool, *args: Any) -> Any:
+    def interrupted(*args: Any) -> Any:
         os.kill(os.getpid(), signal.SIGINT)
-        monkeypatch.setattr(WorkerPool, "_start_process", begin)
-        return begin(worker_pool, *args)
+        monkeypatch.setattr(worker_pool, "start_process", start_process)
+        return start_process(*args)
 
-    monkeypatch.setattr(WorkerPool, "_start_process", interrupted)
+    monkeypatch.setattr(worker_pool, "start_process", interrupted)
     run = faulty(**ENGINES[engine])
     assert (run.result["finished"], run.result["episodes"]) == (False, 0)
     assert_no_worker_is_left()
     remuda.resume(run.path, quiet=True, callbacks=[lambda rows: rows[0]["round"] < 3])
     stopped = run.result
     assert 12 <= stopped["episodes"] < SHORT["total_episodes"]
-    monkeypatch.setattr(WorkerPool, "_start_process", interrupted)
+    monkeypatch.setattr(worker_pool, "start_process", interrupted)
     assert remuda.resume(run.path, quiet=True).result["episodes"] == stopped["episodes"]
     assert run.result["weights_sha256"] == stopped["weights_sha256"]
     result, whole = remuda.resume(run.path, quiet=True).result, undisturbed(SHORT["total_episodes"]).result
@@ -229,7 +236,7 @@ REASONS = {
     ("engine", "fault"), [("sync", "kill"), ("executor", "kill"), ("sync", "segfault"), ("executor", "exit")]
 )
 def test_a_collecting_worker_that_dies(
-    faulty: Any, undisturbed: Any, books: Any, capfd: Any, tmp_path: Path, engine: str, fault: str
+    faulty: Any, undisturbed: Any, csv_rows: Any, capfd: Any, tmp_path: Path, engine: str, fault: str
 ) -> None:
     """It costs its episode, which is played again; the person is told, and nothing comes out differently."""
     run = faulty(quiet=False, **ENGINES[engine], fault=fault, fault_file=str(tmp_path / "trap"))
@@ -239,12 +246,12 @@ def test_a_collecting_worker_that_dies(
     assert run.result["finished"]
     whole = undisturbed(SHORT["total_episodes"])
     assert run.result["weights_sha256"] == whole.result["weights_sha256"]
-    assert books(run) == books(whole)
+    assert csv_rows(run) == csv_rows(whole)
 
 
 @pytest.fixture
-def crews(monkeypatch: pytest.MonkeyPatch) -> list[WorkerPool]:
-    """Every crew of a training in this process, by the time it has one."""
+def pools(monkeypatch: pytest.MonkeyPatch) -> list[WorkerPool]:
+    """The worker pools of trainings in this process, in the order in which they are made."""
     made: list[WorkerPool] = []
 
     def make(*args: Any, **kwargs: Any) -> WorkerPool:
@@ -255,12 +262,12 @@ def crews(monkeypatch: pytest.MonkeyPatch) -> list[WorkerPool]:
     return made
 
 
-def kill_after(round_: int, crews: list[WorkerPool], name: str) -> Callable[[list[dict[str, Any]]], None]:
+def kill_after(round_: int, pools: list[WorkerPool], name: str) -> Callable[[list[dict[str, Any]]], None]:
     """A callback that kills a worker once this round is learned."""
 
     def callback(rows: list[dict[str, Any]]) -> None:
         if rows[0]["round"] == round_:
-            worker = next(worker for worker in crews[-1].workers if worker.name == name)
+            worker = next(worker for worker in pools[-1].workers if worker.name == name)
             assert worker.process is not None
             assert worker.process.pid is not None
             os.kill(worker.process.pid, signal.SIGKILL)
@@ -269,8 +276,8 @@ def kill_after(round_: int, crews: list[WorkerPool], name: str) -> Callable[[lis
 
 
 @pytest.mark.parametrize("engine", SELDOM)
-def test_a_collecting_worker_killed_between_rounds(faulty: Any, undisturbed: Any, crews: Any, engine: str) -> None:
-    run = faulty(callback=kill_after(2, crews, "collect-0"), **ENGINES[engine])
+def test_a_collecting_worker_killed_between_rounds(faulty: Any, undisturbed: Any, pools: Any, engine: str) -> None:
+    run = faulty(callback=kill_after(2, pools, "collect-0"), **ENGINES[engine])
     result, whole = run.result, undisturbed(SHORT["total_episodes"]).result
     assert "collect-0 was killed by SIGKILL" in (run.path / "console.log").read_text()
     assert result["finished"]
@@ -297,9 +304,9 @@ def test_a_game_that_kills_whoever_plays_it_is_given_up(faulty: Any) -> None:
 
 
 @pytest.mark.parametrize("round_", [1, 3])
-def test_a_learning_worker_that_dies(faulty: Any, crews: Any, round_: int) -> None:
+def test_a_learning_worker_that_dies(faulty: Any, pools: Any, round_: int) -> None:
     """It is replaced and goes on from the last checkpoint; what its agents learned since then is lost, and said."""
-    run = faulty(callback=kill_after(round_, crews, "learn-0"), **ENGINES["actor-learner"])
+    run = faulty(callback=kill_after(round_, pools, "learn-0"), **ENGINES["actor-learner"])
     assert run.result["finished"]
     told = (run.path / "console.log").read_text()
     assert re.search(r"agents? .*\d+ updates skipped, learn-0 was killed by SIGKILL", told)
@@ -311,14 +318,14 @@ def test_a_learning_worker_that_dies_before_it_has_its_state(
     faulty: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     faulty(callback=lambda rows: rows[0]["round"] < 3, **ENGINES["actor-learner"])
-    hand_over = ProcessTrainers.start
+    start = ProcessTrainers.start
 
     def kill_first(trainers: ProcessTrainers) -> None:
         process = trainers._workers[0].process
         assert process is not None
         process.kill()
         process.join(END_S)
-        hand_over(trainers)
+        start(trainers)
 
     monkeypatch.setattr(ProcessTrainers, "start", kill_first)
     result = remuda.resume(tmp_path / "run", quiet=True).result
@@ -340,6 +347,21 @@ def test_a_learner_waiting_for_the_rest_of_its_round_is_not_taken_for_hung(
     assert "no heartbeat" not in (run.path / "console.log").read_text()
 
 
+@proc.with_fork_server
+def test_a_worker_dies_while_the_fork_server_is_stopped(faulty: Any, undisturbed: Any) -> None:
+    """It can neither report the death nor start another worker: it is replaced, with all workers."""
+
+    def callback(rows: list[dict[str, Any]]) -> None:
+        if rows[0]["round"] == 2:
+            os.kill(forkserver._forkserver._forkserver_pid, signal.SIGSTOP)
+            (worker, *_) = [child.pid for child in multiprocessing.active_children() if child.name == "collect-1"]
+            os.kill(worker, signal.SIGKILL)
+
+    run = faulty(callback=callback, **ENGINES["executor"])
+    assert run.result["weights_sha256"] == undisturbed(SHORT["total_episodes"]).result["weights_sha256"]
+
+
+@proc.with_fork_server
 def test_killing_the_fork_server(faulty: Any, undisturbed: Any) -> None:
     """All workers die with it; they are replaced, from a new one."""
     before = forkserver._forkserver._forkserver_pid

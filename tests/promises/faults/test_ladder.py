@@ -1,4 +1,4 @@
-"""What is done about failures, the same on every engine: again, set aside, enough; and numbers that are none."""
+"""Failures on every engine: retry, give up the episode, end the run; and samples that are not finite."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from remuda.core.errors import GameError, LearnerError
 from remuda.core.game import GameEntry, Group
 from remuda.core.rng import Keys, below
 from remuda.learners.iqn.learner import IQN
-from remuda.learners.ppo.learner import PPO
+from remuda.learners.ppo.tiled import AgentLearning
 from remuda.runs.failure_log import FAILURES, MAX_FAILED_ROUNDS, MIN_FAILURES, read_failure
 from remuda.testing.odd_games import OddGame, OddOptions
 
@@ -118,13 +118,13 @@ def test_some_episodes_are_given_up_and_others_played_instead(alone: remuda.Run)
 
 
 @pytest.mark.parametrize("engine", [name for name in ENGINES if name != "sequential"])
-def test_the_same_episodes_on_every_engine(train: Any, alone: remuda.Run, books: Any, engine: str) -> None:
+def test_the_same_episodes_on_every_engine(train: Any, alone: remuda.Run, csv_rows: Any, engine: str) -> None:
     run = train(**ENGINES[engine])
     assert sorted(run.result["failures"]["episodes_given_up"]) == sorted(alone.result["failures"]["episodes_given_up"])
     assert run.result["episodes"] == PLAN["total_episodes"]
     if engine != "actor-learner":
         assert run.result["weights_sha256"] == alone.result["weights_sha256"]
-        assert books(run) == books(alone)
+        assert csv_rows(run) == csv_rows(alone)
 
 
 @pytest.mark.parametrize("engine", ["vectorized", "executor", "ray"])
@@ -214,22 +214,23 @@ def _same(one: dict[str, NDArray[Any]], other: dict[str, NDArray[Any]]) -> bool:
     return all(np.array_equal(one[name], other[name]) for name in one)
 
 
-@pytest.mark.parametrize(("learner", "kind", "verb"), [("iqn", IQN, "_loss"), ("ppo", PPO, "_gradient")])
+@pytest.mark.parametrize(("learner", "kind", "verb"), [("iqn", IQN, "_loss"), ("ppo", AgentLearning, "gradient")])
 @pytest.mark.parametrize("engine", ["vectorized", "threads"])
 def test_what_is_not_finite_costs_its_agent_that_update_and_nobody_else(
     train: Any, monkeypatch: pytest.MonkeyPatch, learner: str, kind: Any, verb: str, engine: str
 ) -> None:
     good = train("good", learner, **ENGINES[engine], what="nothing")
     original = getattr(kind, verb)
-    spoilt = [0]
+    damaged = [0]
 
     def spoil(self: Any, *args: Any) -> Any:
         result = original(self, *args)
-        mine = self.context.herd_first == 0
-        spoilt[0] += mine
-        if mine and spoilt[0] in (2, 3):
+        agents, agent = (self.agents, self.agent) if isinstance(self, AgentLearning) else (self, 0)
+        mine = agents.context.herd_first + agent == 0
+        damaged[0] += mine
+        if mine and damaged[0] in (2, 3):
             rows, *rest = result if isinstance(result, tuple) else (result,)
-            factor = torch.ones(len(rows), *[1] * (rows.dim() - 1))
+            factor = torch.ones(len(rows), *[1] * (rows.dim() - 1))  # PPO's is of one agent: one number is enough
             factor[0] = torch.nan
             return (rows * factor, *rest) if rest else rows * factor
         return result

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
+import stat
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,15 +17,17 @@ from drill import EPISODES, PATIENCE_S, PLAN, Training
 
 import proc
 import remuda
+from ray_nodes import RayNodes
+from remuda.core.errors import WorkerError
 from remuda.engines.collectors.ray import actor_pool
 from remuda.engines.collectors.ray import collectors as placement
 from remuda.engines.collectors.ray.cluster import require_ray
 from remuda.engines.collectors.ray.collectors import RayCollectors
 from remuda.runs import limits
 from remuda.runs.replay import replay_failure
+from remuda.runs.settings import make_plan
 
 SHORT = {**PLAN, "total_episodes": 24, "engine": "ray", "deterministic": True}
-HERE = Path(__file__).parent
 
 
 @pytest.fixture
@@ -115,7 +117,8 @@ def test_a_cluster_of_ones_own_stays_on_this_machine_and_ends_with_the_run(start
     assert "ray: 2 actors, a cluster of its own on this machine" in (one.out / "console.log").read_text()
 
 
-@pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGKILL])
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_ending_the_first_process(start: Any, undisturbed: Any, number: signal.Signals) -> None:
     one: Training = start()
     one.wait(lambda: len(one.saved) >= 2)
@@ -126,6 +129,26 @@ def test_ending_the_first_process(start: Any, undisturbed: Any, number: signal.S
     one.brake.unlink()
     again = remuda.resume(one.out, engine="sequential", quiet=True)
     assert again.result["weights_sha256"] == undisturbed(EPISODES)
+
+
+def test_killing_the_first_process_while_ray_starts_leaves_nothing(start: Any) -> None:
+    one: Training = start()
+    one.wait(lambda: bool(folder_of(one)))
+    folder = Path(folder_of(one))
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700, "Ray opens its own to everybody"
+    one.others |= proc.descendants(one.process.pid)
+    one.process.kill()
+    one.process.wait()
+    proc.wait(lambda: not one.left() and not folder.exists(), 60.0, lambda: f"left behind: {folder}, {one.left()}")
+
+
+def folder_of(one: Training) -> str:
+    """The folder of its Ray, from the command line of a server; empty before there is one."""
+    for own in proc.descendants(one.process.pid):
+        if "gcs_server" in own.command:
+            command = Path(f"/proc/{own.pid}/cmdline").read_text().replace("\0", " ")
+            return match[0] if (match := re.search(r"/\S*?/remuda-ray-\w+", command)) else ""
+    return ""
 
 
 @pytest.mark.slow
@@ -213,6 +236,20 @@ def test_too_many_deaths_end_the_run_after_saving(faulty: Any, tmp_path: Path) -
     assert remuda.Run(tmp_path / "run").checkpoints()
 
 
+def test_as_many_actors_as_there_are_may_fail_in_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = make_plan({"game": "treasurehunt", "engine": "ray", "n_workers": 40})
+    listener = SimpleNamespace(on_tasks_returned=lambda tasks: None)
+    actor = SimpleNamespace(node_id=SimpleNamespace(remote=lambda: None))
+    pool = actor_pool.ActorPool(plan, listener, lambda cluster, name: actor, lambda: None, lambda text: None)
+    monkeypatch.setattr(pool, "_cluster", SimpleNamespace())
+    pool.start_missing()
+    for _ in range(40):
+        pool._on_silent(pool.handles[0], "was killed")
+    assert len(pool.handles) == 40, "each is replaced"
+    with pytest.raises(WorkerError, match="41 actors in a row ended before they finished anything"):
+        pool._on_silent(pool.handles[0], "was killed")
+
+
 def test_a_game_that_actors_cannot_import_is_one_error(
     faulty: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -221,37 +258,10 @@ def test_a_game_that_actors_cannot_import_is_one_error(
         faulty()
 
 
-class Nodes:
-    """Three nodes with room for one actor each, in processes of their own."""
-
-    def __init__(self) -> None:
-        require_ray()
-        self.process = subprocess.Popen(
-            [sys.executable, HERE / "nodes.py"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        self.address = self._answer()
-
-    def _answer(self) -> str:
-        assert self.process.stdout is not None
-        answer = self.process.stdout.readline().strip()
-        assert answer, "the cluster ended"
-        return answer
-
-    def tell(self, word: str) -> str:
-        """`add` or `remove NODE`; which node that was."""
-        assert self.process.stdin is not None
-        self.process.stdin.write(f"{word}\n")
-        self.process.stdin.flush()
-        return self._answer()
-
-    def end(self) -> None:
-        self.process.communicate()
-
-
 @pytest.fixture
-def nodes() -> Iterator[Nodes]:
+def nodes() -> Iterator[RayNodes]:
     """A cluster."""
-    cluster = Nodes()
+    cluster = RayNodes()
     yield cluster
     cluster.end()
 
@@ -264,7 +274,9 @@ def home(log: Path, actor: str) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("actor", ["actor-0", "actor-2"])
-def test_a_node_goes_and_another_comes_in_mid_training(start: Any, nodes: Nodes, undisturbed: Any, actor: str) -> None:
+def test_a_node_goes_and_another_comes_in_mid_training(
+    start: Any, nodes: RayNodes, undisturbed: Any, actor: str
+) -> None:
     """What the lost node was playing is played again elsewhere; the new one gets an actor; the bits are the same.
 
     Four worlds are two tasks for three actors: the third has nothing to do, and is missed all the same.

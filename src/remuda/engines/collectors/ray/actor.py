@@ -5,7 +5,6 @@ from __future__ import annotations
 import resource
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -19,15 +18,17 @@ from remuda.core.fragment import Fragment, copy_fragment, slice_agents
 from remuda.core.game import GameSpec
 from remuda.core.plan import Plan
 from remuda.core.task import InvalidSample, Task
-from remuda.core.threads import one_thread_each
-from remuda.engines.collectors.inline import InlineCollectors
 from remuda.engines.collectors.ray.cluster import require_ray
+from remuda.engines.collectors.ray.players import make_players
 from remuda.engines.collectors.ray.remote import Cut
-from remuda.engines.collectors.warm_up import warm_up_rollouts
 from remuda.engines.summary import EpisodeSummary
-from remuda.games.registry import find_game
 from remuda.learners.herd import Part, bind_policy
-from remuda.rollout.config import RolloutConfig
+
+FETCH_WEIGHTS_LIMIT_S = 30.0
+"""Longest wait for weights, twice as long each time in a row.
+
+Ray waits for ever if it has lost a transfer, or if the process that put the weights was stopped.
+"""
 
 
 @dataclass(frozen=True)
@@ -57,45 +58,33 @@ class RolloutActor:
         spec: GameSpec,
         device: str,
         session_objects: Mapping[str, bytes],
+        task_episodes: int,
     ) -> None:
+        """`task_episodes` is the largest number of episodes in a task."""
         sys.path.extend(place for place in path if place not in sys.path)  # to import a user's game
+        # The program of this process is Ray's. Players that are processes would import it, and Ray with it.
+        vars(sys.modules["__main__"]).pop("__file__", None)
         session.unpack(session_objects)  # after the path is set: they may import modules of the user
         self.name = name
         self.bindings = [bind_policy(part, plan, spec, device) for part in parts]
-        threads = actor_threads(plan)
-        # The same as in one process: threads share a task's worlds, and the policies.
-        self._players = InlineCollectors(
-            entry=find_game(plan.game),
-            spec=spec,
-            options=plan.options,
-            bindings=self.bindings,
-            config=RolloutConfig.of(plan),
-            threads=threads,
-            stop=self._before_turn,
-        )
-        self._players.start()
-        self._threads = threads
-        # What is compiled or loaded on first use would make the first turn look as if the actor hung.
-        with suppress(Exception), one_thread_each():
-            warm_up_rollouts(plan, spec)
+        self._players = make_players(plan, spec, parts, self.bindings, device, task_episodes)
         self._rows = {
             index: np.zeros_like(self.bindings[index].policy.rows) for index, part in enumerate(parts) if part.learns
         }  # as the policies have them
         self._loaded: list[Any] = []  # references of these rows
         self._version = -1  # of these rows
-        self._turns = 0  # begun, in all tasks
-        self._turn = 0  # of the current task
+        self._limit_s = FETCH_WEIGHTS_LIMIT_S
 
     def node_id(self) -> str:
         """The node this actor runs on."""
         return str(require_ray().get_runtime_context().get_node_id())
 
-    def progress(self) -> tuple[int, int]:
-        """Turns begun in all, and the turn of the current task.
+    def progress(self) -> tuple[float, int]:
+        """A number that grows with every turn, and the turn of the current task.
 
         It runs in a concurrency group of its own, so it answers while `play` is running.
         """
-        return self._turns, self._turn // self._threads
+        return self._players.progress()
 
     def play(self, task: Task, version: int, weights: Sequence[Any], cuts: Sequence[Sequence[Cut]]) -> TaskResult:
         """Play a task with weights, of which those are fetched that are not loaded already.
@@ -105,23 +94,21 @@ class RolloutActor:
         An error of the game is part of the result, so that an error that Ray raises is never the game's.
         """
         torch.set_num_threads(1)  # for this thread: Ray may have built the actor in another one
-        before = self._players.spent.cpu
+        before = self._players.cpu_s
         try:
             self._load(version, weights)
         except require_ray().exceptions.RayError as error:
+            self._limit_s *= 2
             return TaskResult(0.0, _peak_bytes(), weights_lost=first_line(error))
-        self._turn = -1
+        self._limit_s = FETCH_WEIGHTS_LIMIT_S
         result = replace(self._play(task), peak_bytes=_peak_bytes())
         if cuts and result.failure is None:
             result = self._put(result, cuts)
-        return replace(result, cpu_s=self._players.spent.cpu - before)
+        return replace(result, cpu_s=self._players.cpu_s - before)
 
     def _play(self, task: Task) -> TaskResult:
-        """Play a task; it fails as a whole if one of the threads fails."""
-        self._players.send(task)
-        deliveries = [self._players.recv(0.0)]
-        while self._players.has_more:
-            deliveries.append(self._players.recv(0.0))
+        """Play a task; it fails as a whole if one of the players fails."""
+        deliveries = self._players.play(task)
         failure = next((own.failure for own in deliveries if own.failure is not None), None)
         if failure is not None:
             message = f"{self.name}: {failure.message}"
@@ -136,7 +123,8 @@ class RolloutActor:
         before = self._loaded if len(self._loaded) == len(weights) else [None] * len(weights)
         moved = [new for new, old in zip(weights, before, strict=True) if new != old]
         self._loaded = []  # while half of them are copied
-        for part, first, rows in (own for pieces in require_ray().get(moved) for own in pieces):
+        objects = require_ray().get(moved, timeout=self._limit_s)
+        for part, first, rows in (own for pieces in objects for own in pieces):
             self._rows[part][first : first + len(rows)] = rows
         self._players.publish(self._rows, version)
         self._loaded, self._version = list(weights), version
@@ -155,15 +143,6 @@ class RolloutActor:
             references.append(require_ray().put(pieces))
         summaries = [EpisodeSummary.of(fragment) for fragment in result.fragments]
         return replace(result, fragments=(), references=references, summaries=summaries, bytes=total)
-
-    def _before_turn(self) -> None:
-        self._turns += 1
-        self._turn += 1
-
-
-def actor_threads(plan: Plan) -> int:
-    """Threads that play in an actor: as many as the cores it claims."""
-    return max(1, int(plan.actor_cpus))
 
 
 def _peak_bytes() -> int:

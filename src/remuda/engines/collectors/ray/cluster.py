@@ -12,36 +12,60 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from remuda.core.errors import ConfigError, first_line
-from remuda.core.machine import cores, process_tree
+from remuda.core.machine import cores, folder_for_sockets, process_tree
 from remuda.core.plan import Plan
 
 LOOPBACK = "127.0.0.1"
+SOCKET_NAME = "/remuda-ray-12345678/r/session_2030-01-01_00-00-00_000000_1234567/sockets/plasma_store"
+"""What the longest of Ray's sockets is called in the folder for temporary files."""
 CONNECT_LIMIT_S = 10.0
 """Longest a cluster may take to accept a connection."""
 CLEANUP_PROGRAM = """
-import os, shutil, signal, sys
+import os, shutil, signal, sys, time
 from contextlib import suppress
-family = []
-for pid in sys.argv[2:]:
+folder, family = sys.argv[1], []
+for line in sys.stdin:
     with suppress(OSError):
-        family.append(os.pidfd_open(int(pid)))
-sys.stdin.read()
-for process in family:
+        family.append(os.pidfd_open(int(line)))
+
+def end(process):
     with suppress(OSError):
         signal.pidfd_send_signal(process, signal.SIGKILL)
-shutil.rmtree(sys.argv[1], ignore_errors=True)
+
+def users_of_the_folder():
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with suppress(OSError):
+            process = os.pidfd_open(int(name))
+            with open(f"/proc/{name}/cmdline", "rb") as file:
+                if folder.encode() in file.read() and int(name) != os.getpid():
+                    yield process
+            os.close(process)
+
+for process in family:
+    end(process)
+for _ in range(100):
+    found = False
+    for process in users_of_the_folder():
+        found = True
+        end(process)
+    shutil.rmtree(folder, ignore_errors=True)
+    if not found and not os.path.exists(folder):
+        break
+    time.sleep(0.1)
 """
 """A program that waits until this process is gone, then kills Ray's processes and removes their folder.
 
-After `kill -9` of this process some of Ray's processes would live on for a minute. The program holds the read end of a
-pipe whose write end is ours: the kernel closes it with us, however we end, and `read` returns. It opens the processes
-as pidfds beforehand, so it can never kill another process that got the same number later.
+After `kill -9` of this process some of Ray's processes would live on for a minute. The program reads from a pipe whose
+write end is ours: the kernel closes it with us, however we end, and the input is at its end. Each line of the input is
+the number of a process of Ray. If we end before Ray has started, there are none: then Ray's servers are those that have
+the folder in their command line. A process is opened as a pidfd before anything is decided about it, so no other one
+that got the same number later can be killed.
 """
 PROGRESS_GROUP = "progress"
 """The concurrency group of an actor's `progress` method: its thread answers while another one plays."""
@@ -60,6 +84,7 @@ class Cluster:
     def __init__(self, ray: Any, plan: Plan, store_bytes: int, learning_agents: int = 0) -> None:
         """Joins the cluster at `plan.address`, else uses the one this process has joined, else starts one."""
         self._agents = learning_agents
+        self._learners: int | None = None  # decided once: they do not move when nodes join
         self._bundles: Any = None  # the placement group of the learners
         self._ray, self.plan = ray, plan
         self.address = plan.address or "this process's"
@@ -101,33 +126,41 @@ class Cluster:
 
     def _start(self, store_bytes: int) -> None:
         """Start a cluster: reachable from this machine only, without a dashboard, its files in a temporary folder."""
-        workers = self.plan.n_workers or cores()
-        self._folder = Path(tempfile.mkdtemp(prefix="remuda-ray-"))
         self.ours = True
+        workers = self.plan.n_workers or cores()
+        cpus = workers * self.plan.actor_cpus + self.learner_count() * self.plan.learner_cpus
+        self._folder = Path(tempfile.mkdtemp(prefix="remuda-ray-", dir=folder_for_sockets(SOCKET_NAME)))
+        self._cleanup = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", CLEANUP_PROGRAM, str(self._folder)],
+            stdin=subprocess.PIPE,
+            start_new_session=True,  # a signal to our process group must not end it before its work
+        )
         before = set(process_tree(os.getpid()))
         try:
             with _loopback_only():
                 self._ray.init(
                     address="local",
-                    num_cpus=max(cores(), math.ceil(workers * self.plan.actor_cpus + self._learner_cpus(cores()))),
+                    num_cpus=max(cores(), math.ceil(cpus)),
                     resources={name: amount * workers for name, amount in self.plan.actor_resources.items()},
                     object_store_memory=store_bytes,
                     include_dashboard=False,
                     log_to_driver=False,
                     logging_level="ERROR",
                     _node_ip_address=LOOPBACK,
-                    _temp_dir=str(self._folder),
+                    _temp_dir=str(self._folder / "r"),  # Ray opens it to everybody; nobody gets through ours
                 )
         except Exception as error:  # Ray raises many types here, bare Exception among them
             raise self._start_error(first_line(error)) from error
         if (address := self._ray.nodes()[0]["NodeManagerAddress"]) != LOOPBACK:
             raise self._start_error(f"this version of Ray insists on listening beyond this machine ({address})")
-        started = [str(pid) for pid in process_tree(os.getpid()) if pid not in before]
-        self._cleanup = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", CLEANUP_PROGRAM, str(self._folder), *started],
-            stdin=subprocess.PIPE,
-            start_new_session=True,  # a signal to our process group must not end it before its work
-        )
+        self._tell_cleanup([pid for pid in process_tree(os.getpid()) if pid not in before])
+
+    def _tell_cleanup(self, processes: Sequence[int]) -> None:
+        assert self._cleanup is not None
+        assert self._cleanup.stdin is not None
+        with suppress(OSError):  # somebody has ended it: then nobody cleans up after a kill -9
+            self._cleanup.stdin.write("".join(f"{pid}\n" for pid in processes).encode())
+            self._cleanup.stdin.flush()
 
     def _start_error(self, reason: str) -> ConfigError:
         """The error to raise; what was started is ended first."""
@@ -151,21 +184,21 @@ class Cluster:
             max_restarts=0,
         ).remote(*args)  # fmt: skip
 
-    def _learner_cpus(self, cpus: float) -> float:
-        return self.learner_count(cpus) * self.plan.learner_cpus
+    def learner_count(self) -> int:
+        """Learner actors: as many as the plan says, or their share of the cluster; never more than agents."""
+        if self._learners is None:
+            self._learners = self._count_learners()
+        return self._learners
 
-    def learner_count(self, cpus: float | None = None) -> int:
-        """Learner actors: as many as the plan says, or two thirds of the cores of the cluster; never more than agents.
-
-        (Learning takes 70 to 80 % of the time of the shipped games.)
-        """
+    def _count_learners(self) -> int:
         asked = self.plan.n_learners
         if asked is None or not self._agents:
             return 0
         if isinstance(asked, int):
             return min(asked, self._agents)
-        total = {"CPU": cpus} if cpus is not None else self._ray.cluster_resources()
-        shares = {"CPU": total.get("CPU", 0.0) * 2 / 3, "GPU": total.get("GPU", 0.0)}
+        # A cluster of our own offers as many places as we ask for, so the cores of this machine decide.
+        total = _resources_here() if self.ours else self._ray.cluster_resources()
+        shares = {"CPU": learner_share(total.get("CPU", 0.0)), "GPU": total.get("GPU", 0.0)}
         counts = [int(shares[name] // amount) for name, amount in self.resources_per_learner.items()]
         return max(1, min([self._agents, *counts]))
 
@@ -228,6 +261,15 @@ class Cluster:
             self._cleanup.communicate()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _resources_here() -> dict[str, float]:
+    return {"CPU": float(cores()), "GPU": float(importlib.import_module("torch").cuda.device_count())}
+
+
+def learner_share(cpus: float) -> float:
+    """Of so many cores, those for learners: learning takes 70 to 80 % of the time of the shipped games."""
+    return cpus * 2 / 3
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from remuda.core import session
@@ -21,11 +21,12 @@ from remuda.core.machine import cores
 from remuda.core.plan import Plan
 from remuda.core.task import Task
 from remuda.core.timeline import span
-from remuda.engines.collectors.dispatch import least_loaded, lost_with_worker
-from remuda.engines.collectors.ray.actor import RolloutActor, TaskResult, actor_threads
+from remuda.engines.collectors.dispatch import lost_with_worker, shortest_queue
+from remuda.engines.collectors.ray.actor import RolloutActor, TaskResult
 from remuda.engines.collectors.ray.actor_pool import ActorHandle, ActorPool, ActorTask
 from remuda.engines.collectors.ray.cluster import Cluster, require_ray
-from remuda.engines.collectors.ray.remote import Cut, RemoteFragments, RemoteRows
+from remuda.engines.collectors.ray.players import player_count
+from remuda.engines.collectors.ray.remote import FETCH_LIMIT_S, Cut, RemoteFragments, RemoteRows
 from remuda.engines.collectors.task_size import TASKS_PER_WORKER, task_size
 from remuda.engines.interfaces import Collectors, Delivery, RemoteWorker, Rows, TimeSpent
 from remuda.learners.herd import Part, bind_policy
@@ -84,7 +85,15 @@ class RayCollectors(Collectors):
 
     def _start_actor(self, cluster: Cluster, name: str) -> Any:
         return cluster.start_actor(
-            RolloutActor, name, sys.path, self.plan, self.parts, self.spec, self.device, self._session_objects
+            RolloutActor,
+            name,
+            sys.path,
+            self.plan,
+            self.parts,
+            self.spec,
+            self.device,
+            self._session_objects,
+            self._size,
         )
 
     @property
@@ -93,8 +102,8 @@ class RayCollectors(Collectors):
         return list(self._actors.known.values())
 
     def _task_size(self, actors: int) -> int:
-        """An actor's share of the worlds; at least an episode for each of its threads."""
-        return max(task_size(self.plan, actors), min(actor_threads(self.plan), self.plan.worlds))
+        """An actor's share of the worlds; at least an episode for each of its players."""
+        return max(task_size(self.plan, actors), min(player_count(self.plan), self.plan.worlds))
 
     def task_episodes(self) -> int:
         """An actor's share of the worlds."""
@@ -113,7 +122,7 @@ class RayCollectors(Collectors):
         """Send queued tasks to the actors with the fewest pending ones."""
         available = [handle for handle in self._actors.handles if handle.available]
         while self._queue:
-            handle = least_loaded(available, lambda handle: len(handle.pending), TASKS_PER_WORKER)
+            handle = shortest_queue(available, lambda handle: len(handle.pending), TASKS_PER_WORKER)
             if handle is None:
                 return
             weights = self._weights[Purpose.TRAIN if self._queue[0].purpose is Purpose.TRAIN else Purpose.EVALUATE]
@@ -125,7 +134,7 @@ class RayCollectors(Collectors):
                 self.waited_s += handle.progress_at - handle.idle_since
             # In a list, so that Ray passes the references and not the weights; see RolloutActor.play.
             reference = handle.actor.play.remote(task, weights.version, weights.references, self.cuts)
-            handle.pending.append(ActorTask(task, list(weights.references), reference))
+            handle.pending.append(ActorTask(task, list(weights.references), self.cuts, reference))
 
     def recv(self, timeout_s: float) -> Delivery:
         """Returns the next finished delivery."""
@@ -145,16 +154,14 @@ class RayCollectors(Collectors):
         """Deliver what an actor played. The arrays lie in the object store, read-only, until the last view is gone."""
         self.spent.cpu += result.cpu_s
         if result.weights_lost:
-            for weights in self._weights.values():
-                # Not if they were put again meanwhile, by the replacement of a learner that was lost.
-                if weights.rows is not None and list(weights.references) == pending.weights:
-                    weights.rows.missing.update(range(len(weights.references)))
+            self._put_again(pending.weights)
             self.on_tasks_returned([pending.task])
             return
         fragments = result.fragments
         if result.references:
-            groups = len(self.spec.groups)
-            fragments = RemoteFragments(list(result.references), groups, self._ray.get, result.bytes)
+            fragments = RemoteFragments(
+                list(result.references), pending.cuts, len(self.spec.groups), self._ray.get, result.bytes
+            )
         self._ready.append(
             Delivery(
                 pending.task,
@@ -166,7 +173,18 @@ class RayCollectors(Collectors):
         )
         self._dispatch()
 
-    def make_room(self) -> None:
+    def _put_again(self, references: list[Any]) -> None:
+        """Replace weights that an actor could not fetch, unless they were replaced already, or will be."""
+        for purpose, weights in self._weights.items():
+            if list(weights.references) != references:
+                continue
+            if weights.rows is None:  # this process put them, so they are here
+                objects = self._ray.get(references, timeout=FETCH_LIMIT_S)
+                self._weights[purpose] = replace(weights, references=[self._ray.put(own) for own in objects])
+            elif not weights.rows.missing:  # else a learner was lost, and its replacement puts them
+                weights.rows.missing.update(range(len(references)))
+
+    def give_up_one(self) -> None:
         """Give up the place of an actor: a learner has none."""
         self._actors.give_up_one()
 
@@ -179,7 +197,7 @@ class RayCollectors(Collectors):
 
     def on_task_lost(self, handle: ActorHandle, task: Task, reason: str) -> None:
         """Deliver the failure of what an actor was playing; its actions are lost with its memory."""
-        failure = lost_with_worker(task, handle.name, reason, max(handle.turn, 0), self.config)
+        failure = lost_with_worker(task, handle.name, reason, handle.turn, self.config)
         self._ready.append(Delivery(task, (), failure=failure))
 
     def on_tasks_returned(self, tasks: list[Task]) -> None:

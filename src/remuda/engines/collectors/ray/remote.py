@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass
 from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from remuda.core.fragment import Fragment
+from remuda.core.fragment import Fragment, join_agents, slice_agents
 
 Cut = tuple[int, int, int]
 """Index of a group, and the range first … last-1 of its agents."""
+Pick = tuple[int, int, int, int]
+"""Index of an object, the position of a fragment in it, and the range first … last-1 of that fragment's agents."""
 RowSlice = tuple[int, int, NDArray[np.float32]]
 """Index of a part of the herd, its first agent here, and the rows from there on, (agents, columns)."""
 FETCH_LIMIT_S = 10.0
@@ -21,8 +23,6 @@ FETCH_LIMIT_S = 10.0
 It may be gone: the node that held it died, or it was moved out of memory. `ray.get` without a limit could then wait
 for ever.
 """
-AGENT_AXIS = {"versions": 1, "metrics": 1, "memory": 1, "state": None}
-"""The axis of agents in an array of a fragment, where it is not the third; None: all agents share it."""
 
 
 class RemoteRows(Mapping[int, NDArray[np.float32]]):
@@ -31,7 +31,11 @@ class RemoteRows(Mapping[int, NDArray[np.float32]]):
     A learner that is lost takes its object with it; its replacement puts the same rows again.
     """
 
-    def __init__(self, parts: Sequence[int], references: list[Any], fetch: Callable[[RemoteRows], Any]) -> None:
+    def __init__(
+        self, parts: Sequence[int], slices: Any, references: list[Any], fetch: Callable[[RemoteRows], Any]
+    ) -> None:
+        """`slices` says which learner has which agents; the trainers compare it with theirs."""
+        self.slices = slices
         self.references = references  # per learner
         self.missing: set[int] = set()  # learners whose object is gone, and not put again yet
         self._parts, self._fetch = parts, fetch
@@ -58,15 +62,55 @@ def join_rows(objects: Sequence[Sequence[RowSlice]]) -> dict[int, NDArray[np.flo
     return {part: np.concatenate(own) for part, own in rows.items()}
 
 
+@dataclass(frozen=True)
+class Share:
+    """One learner's share of a task: objects, and what of them is the fragment of each of its cuts."""
+
+    references: list[Any]  # to lists of fragments
+    picks: list[list[Pick]]  # per cut, in the order of agents
+
+    def fragments(self, objects: Sequence[Sequence[Fragment]]) -> list[Fragment]:
+        """The fragment of each cut, from what the references stand for."""
+        return [
+            join_agents([slice_agents(objects[index][at], first, last) for index, at, first, last in own])
+            for own in self.picks
+        ]
+
+
 class RemoteFragments(Sequence[Fragment]):
     """The fragments of a task, one object per learner: a list of the fragments of its slices.
 
     Read here, they have the agents that learn, and no others.
     """
 
-    def __init__(self, references: list[Any], groups: int, get: Callable[..., Any], nbytes: int) -> None:
-        self.references, self.nbytes = references, nbytes  # per learner, and of all of them
+    def __init__(
+        self,
+        references: list[Any],
+        cuts: Sequence[Sequence[Cut]],
+        groups: int,
+        get: Callable[..., Any],
+        nbytes: int,
+    ) -> None:
+        self.references, self.cuts = references, cuts  # per learner
+        self.nbytes = nbytes  # of all of them
         self._groups, self._get = groups, get
+
+    def share(self, learner: int, cuts: Sequence[Cut]) -> Share:
+        """What has the agents of a learner's cuts, which need not be those that the objects were made with."""
+        if self.cuts[learner] == cuts:  # nearly always; what follows compares all learners' cuts
+            return Share(
+                [self.references[learner]], [[(0, at, 0, last - first)] for at, (_, first, last) in enumerate(cuts)]
+            )
+        picks: list[list[Pick]] = []
+        for group, first, last in cuts:
+            picks.append([])
+            for index, own in enumerate(self.cuts):
+                for position, (other, start, stop) in enumerate(own):
+                    if other == group and max(first, start) < min(last, stop):
+                        picks[-1].append((index, position, max(first, start) - start, min(last, stop) - start))
+        used = sorted({index for own in picks for index, *_ in own})
+        renumbered = [[(used.index(pick[0]), *pick[1:]) for pick in own] for own in picks]
+        return Share([self.references[index] for index in used], renumbered)
 
     def __len__(self) -> int:
         return self._groups
@@ -81,17 +125,4 @@ class RemoteFragments(Sequence[Fragment]):
         if group >= self._groups:
             raise IndexError(group)
         objects = self._get(self.references, timeout=FETCH_LIMIT_S)
-        return _join_agents([own for pieces in objects for own in pieces if own.origin.group == group])
-
-
-def _join_agents(pieces: Sequence[Fragment]) -> Fragment:
-    """One fragment with the agents of all."""
-    axes = {field.name: AGENT_AXIS.get(field.name, 2) for field in fields(Fragment)}
-    arrays: dict[str, Any] = {
-        name: np.concatenate([getattr(piece, name) for piece in pieces], axis)
-        for name, axis in axes.items()
-        if axis is not None and isinstance(getattr(pieces[0], name), np.ndarray)
-    }
-    names = pieces[0].extras
-    extras = {name: np.concatenate([piece.extras[name] for piece in pieces], 2) for name in names}
-    return replace(pieces[0], extras=extras, **arrays)
+        return join_agents([own for pieces in objects for own in pieces if own.origin.group == group])

@@ -9,7 +9,8 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +28,15 @@ from remuda.core.learner import Learner
 from remuda.core.plan import Plan
 from remuda.core.timeline import span
 from remuda.engines.collectors.ray.cluster import require_ray
-from remuda.engines.interfaces import TimeSpent, count_lags, with_prefix
-from remuda.engines.trainers.slices import AgentSlice
+from remuda.engines.collectors.ray.remote import Share
+from remuda.engines.interfaces import TimeSpent, count_lags
+from remuda.engines.trainers.slices import AgentSlice, pick_rows
 from remuda.learners.herd import Part, make_learner
 
 FETCH_FRAGMENTS_LIMIT_S = 300.0
 """Longest wait for the fragments of a round. Ray itself takes about a minute to give a node up."""
+FETCH_STEP_S = 2.0
+"""Longest wait before a learner says that it still waits."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +60,7 @@ class PieceReference:
 
     episodes: tuple[int, ...]  # of the piece
     worlds: tuple[int, int]  # of the object
-    reference: Any  # to a list of fragments, one per slice
+    share: Share  # a fragment per slice
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,7 @@ class RoundReport:
     metrics: list[dict[str, list[float]]] = field(default_factory=list)  # per slice
     lags: Mapping[int, int] = field(default_factory=dict)
     spent: TimeSpent = field(default_factory=TimeSpent)
-    cpu_s: list[float] = field(default_factory=list)  # per slice
+    seconds: list[float] = field(default_factory=list)  # that learning took, per slice
     waited_s: float = 0.0
     skipped_updates: Sequence[SkippedUpdates] = ()
     lost: Sequence[int] = ()  # episodes whose fragments are gone
@@ -112,16 +116,26 @@ class LearnerActor:
         """Phases of work begun; it runs in a concurrency group of its own, so it answers while `learn` is running."""
         return self._steps_done
 
-    def restore(self, rounds: int, state: Sequence[Any]) -> RoundReport:
-        """Continue after so many rounds. `state` is a list with a reference to arrays by slice; empty: begin anew."""
+    def restore(self, rounds: int, slices: Sequence[AgentSlice], state: Sequence[Any]) -> RoundReport:
+        """Continue after so many rounds with these agents.
+
+        `state` has references to lists of `StateSlice`, in the order of the herd; empty: begin anew.
+        """
         self._steps_done += 1
-        if not state:
+        if not state or slices != self.job.slices:
+            self.job = replace(self.job, slices=slices)
             self.learners = self._make_learners()
-        else:
-            arrays = require_ray().get(state[0], timeout=FETCH_FRAGMENTS_LIMIT_S)
-            for index, learner in enumerate(self.learners):
-                learner.restore({name: np.array(array) for name, array in with_prefix(arrays, f"{index}/").items()})
+        objects = self._get(list(state))
+        pieces = [piece for own in objects for piece in own]
+        for own, learner in zip(slices, self.learners, strict=True):
+            if arrays := pick_rows(own, pieces):
+                learner.restore(arrays)
         return self._report(rounds)
+
+    def put_state(self) -> Any:
+        """A reference to the state as a list of `StateSlice`, in this node's store."""
+        own = zip(self.job.slices, self.learners, strict=True)
+        return require_ray().put([(part, first, learner.state()) for (part, first, _), learner in own])
 
     def learn(self, number: int, pieces: Sequence[PieceReference], skip_lost: bool) -> RoundReport:
         """Learn round `number` from its pieces, in this order.
@@ -135,19 +149,19 @@ class LearnerActor:
         if lost and not skip_lost:
             return self._report(number, lost=lost, reason=reason)
         lags: Counter[int] = Counter()
-        cpu_s = []
+        seconds = []
         for index, learner in enumerate(self.learners):
-            before = time.process_time()
+            before = time.perf_counter()
             own = [fragment[index] for fragment in fragments]
             lags += count_lags(own, number - 1)
             self._learn(learner, own, self.job.plan.updates_in(number, learner.context.herd_first))
-            cpu_s.append(time.process_time() - before)
+            seconds.append(time.perf_counter() - before)
         metrics = [{name: values.tolist() for name, values in learner.report().items()} for learner in self.learners]
         skipped = [own for learner in self.learners for own in learner.pop_skipped_updates()]
         spent = TimeSpent(time.perf_counter() - began, time.process_time() - cpu)
         self._idle_since = time.perf_counter()
         return self._report(
-            number, metrics=metrics, lags=dict(lags), spent=spent, cpu_s=cpu_s, waited_s=waited_s,
+            number, metrics=metrics, lags=dict(lags), spent=spent, seconds=seconds, waited_s=waited_s,
             skipped_updates=skipped, lost=lost, reason=reason,
         )  # fmt: skip
 
@@ -177,18 +191,32 @@ class LearnerActor:
         found: list[list[Fragment]] = []
         lost: list[int] = []
         reason = ""
+        wanted = [reference for piece in pieces for reference in piece.share.references]
         try:
-            values = ray.get([piece.reference for piece in pieces], timeout=FETCH_FRAGMENTS_LIMIT_S)
+            values = iter(self._get(wanted))
         except ray.exceptions.RayError:
-            values = [None] * len(pieces)  # one is gone: which one is found out below
-        for piece, value in zip(pieces, values, strict=True):
+            values = None  # one is gone: which one is found out below
+        for piece in pieces:
+            references = piece.share.references
             try:
-                own = ray.get(piece.reference, timeout=FETCH_FRAGMENTS_LIMIT_S) if value is None else value
-                found.append([slice_worlds(fragment, slice(*piece.worlds)) for fragment in own])
+                own = self._get(references) if values is None else list(islice(values, len(references)))
+                worlds = slice(*piece.worlds)
+                found.append([slice_worlds(fragment, worlds) for fragment in piece.share.fragments(own)])
             except ray.exceptions.RayError as error:
                 lost += piece.episodes
                 reason = first_line(error).partition(". ")[0]  # Ray goes on for a paragraph
         return found, lost, reason
+
+    def _get(self, references: Sequence[Any]) -> Any:
+        """Fetch objects; waiting for a node that Ray has not given up yet is progress, not silence."""
+        ray, deadline = require_ray(), time.monotonic() + FETCH_FRAGMENTS_LIMIT_S
+        while True:
+            try:
+                return ray.get(list(references), timeout=FETCH_STEP_S)
+            except ray.exceptions.GetTimeoutError:
+                if time.monotonic() > deadline:
+                    raise
+            self._steps_done += 1
 
     def _report(self, number: int, **facts: Any) -> RoundReport:
         rows = [
@@ -222,6 +250,7 @@ class LearnerActor:
 
         The first process has put a file called `token` there: a folder of the same path may be another one here.
         """
+        assert self._snapshot, "a learner that was placed again has no snapshot"
         place = Path(folder)
         try:
             if not (place / token).is_file():

@@ -22,7 +22,9 @@ from remuda.engines.trainers.ray.actor import SnapshotFacts
 class RemoteState(StateSlices):
     """The snapshots of all learners, in the order of the herd."""
 
-    def __init__(self, actors: Sequence[Any], facts: Sequence[SnapshotFacts], limit_s: float) -> None:
+    def __init__(self, version: int, actors: Sequence[Any], facts: Sequence[SnapshotFacts], limit_s: float) -> None:
+        self.version = version
+        self.written = False  # whether all of it is on disk
         self._actors, self._facts, self._limit_s = actors, facts, limit_s
         self._ray: Any = require_ray()
 
@@ -44,6 +46,7 @@ class RemoteState(StateSlices):
         token.unlink()
         for actor in self._actors:
             actor.drop_snapshot.remote()
+        self.written = True
         return sums
 
     def _stream(self, actor: Any, path: Path) -> str:

@@ -7,6 +7,9 @@ references, and the weights when it saves or reports them.
 A learner that dies is placed again with its state of the last checkpoint. The rounds since then are learned again from
 fragments that still exist. If some are gone: by round, all learners go back to the checkpoint and the rounds are played
 again (`LostRounds`), so that the result keeps every bit; free, the updates are counted as skipped.
+
+Slices are balanced by what learning costs: first by parameters and updates, then, at a checkpoint, by measured time.
+Rows go from their learner to the next one; the result does not depend on who learns them.
 """
 
 from __future__ import annotations
@@ -15,19 +18,19 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from remuda.core import session
-from remuda.core.errors import CheckpointError, WorkerError, first_line
+from remuda.core.errors import WorkerError, first_line
 from remuda.core.failures import SkippedUpdates
-from remuda.core.ranges import split_evenly
 from remuda.core.rounds import RoundCounter
 from remuda.engines.collectors.ray.cluster import require_ray
 from remuda.engines.collectors.ray.collectors import RayCollectors
-from remuda.engines.collectors.ray.remote import FETCH_LIMIT_S, RemoteFragments, RemoteRows
+from remuda.engines.collectors.ray.remote import Cut, RemoteRows
 from remuda.engines.context import EngineContext, SavedLearners
 from remuda.engines.interfaces import (
     LostRounds,
@@ -37,22 +40,25 @@ from remuda.engines.interfaces import (
     TimeSpent,
     Trainers,
     Update,
-    with_prefix,
 )
 from remuda.engines.table import find_engine
-from remuda.engines.trainers.ray.actor import LearnerJob, PieceReference, RoundReport, SnapshotFacts
+from remuda.engines.trainers.ray.actor import LearnerJob, RoundReport, SnapshotFacts
+from remuda.engines.trainers.ray.balance import SliceBalancer
+from remuda.engines.trainers.ray.inspection import HerdFacts, first_state, inspect_herd
+from remuda.engines.trainers.ray.kept_rounds import KeptRounds
 from remuda.engines.trainers.ray.learner_pool import LearnerHandle, LearnerPool
+from remuda.engines.trainers.ray.published_rows import PublishedRows
 from remuda.engines.trainers.ray.remote_state import RemoteState
-from remuda.engines.trainers.slices import split, state_of
-from remuda.learners.herd import make_learner
-from remuda.transport.heartbeat import Limits
+from remuda.engines.trainers.slices import AgentSlice, state_slices
 
 ROUND_LIMIT_S = 3600.0
 """Longest wait without any report; a learner that hangs is found sooner."""
-KEEP_BYTES = 256 << 20
-"""Fragments of learned rounds that are kept, for learners that are lost: in the stores of the nodes, not here."""
-INSPECTED_AGENTS = 4
-"""Agents whose learner is made here at a time, to see their first weights: only so much memory is needed."""
+LOOK_S = 0.05
+"""Seconds between looks at all learners while collectors play."""
+WAIT_S = 0.25
+"""Seconds between looks at all learners while a round is waited for, which ends at once when all have learned it."""
+CLOSE_LIMIT_S = 60.0
+"""Longest wait for the newest weights when a run ends: after an error their learner may be lost for good."""
 
 
 class RayTrainers(Trainers):
@@ -69,60 +75,37 @@ class RayTrainers(Trainers):
         self.elsewhere = plan.address is not None
         self._by_round = plan.deterministic or not find_engine(plan.engine).free
         self._ray: Any = require_ray()
-        self._pool = LearnerPool(Limits.of(plan), self, self._say, collectors.make_room)
+        self._pool = LearnerPool(plan, self, self._say, collectors.give_up_one)
         self._learning = [index for index, part in enumerate(self.parts) if part.learns]
-        self._rows: Rows = self._inspect_learners(None)
+        self._rows: Rows
+        facts = self._inspect(None)
         self._first: SavedLearners | None = SavedLearners()  # what the learners start with, until it is on disk
         self._pieces: dict[int, list[RoundPiece]] = {}  # by round, not learned by all yet
-        self._kept: dict[int, list[list[PieceReference]]] = {}  # by round, by learner
-        self._kept_bytes: dict[int, int] = {}  # by round
+        self._kept = KeptRounds()
         self._reports: dict[int, dict[int, RoundReport]] = {}  # by round, by learner
         self._done: list[Update] = []  # not returned yet
-        self._published: dict[int, RemoteRows] = {}  # by version, the newest few
+        self._published = PublishedRows(self._pool, plan.lag, self._by_round, self._look)
         self._counted = 0  # the newest version whose turns are counted; those of a rewind were counted before
-        self._saved = 0  # the version of the last state that was asked for
+        self._snapshot: RemoteState | None = None  # the last state that was asked for
+        self._lost_updates: list[SkippedUpdates] = []  # of finished rounds, not said yet
         self._lost = ""  # why rounds are lost
         self._told = False  # whether LostRounds was raised for it
+        self._balancer = SliceBalancer(self.parts, facts.costs)
         self._started = False
+        self._looked_at = 0.0
 
-    def _inspect_learners(self, state: Mapping[str, NDArray[Any]] | None) -> Rows:
-        """Make the learners of a few agents at a time, note steps and memory, and discard them; returns their rows."""
-        rows: dict[int, NDArray[np.float32]] = {}
-        self._steps: dict[int, int] = {}
-        self._bytes = 0
-        self.costs: dict[int, float] = {}  # per agent of each part: first its parameters, then measured seconds
-        for index in self._learning:
-            part = self.parts[index]
-            of_part = None if state is None else with_prefix(state, f"{index}/")
-            if of_part is not None and any(len(array) != part.agents for array in of_part.values()):
-                raise CheckpointError("it is of another number of agents")
-            own = []
-            for first, last in split_evenly(part.agents, -(-part.agents // INSPECTED_AGENTS)):
-                learner = make_learner(part, self.plan, self._spec, "cpu", (first, last))
-                if of_part is not None:
-                    learner.restore({name: array[first:last] for name, array in of_part.items()})
-                own.append(learner.rows())
-                self._bytes += learner.memory_bytes()
-                self._steps.update(zip(learner.context.agent_numbers.tolist(), learner.steps.tolist(), strict=True))
-                learner.close()
-            rows[index] = np.concatenate(own)
-            self.costs[index] = float(rows[index].shape[1])
-        return rows
+    def _inspect(self, state: Mapping[str, NDArray[Any]] | None) -> HerdFacts:
+        """Note weights, steps and memory of the herd with this state, or as it is before the first round."""
+        facts = inspect_herd(self.plan, self._spec, self.parts, state)
+        self._rows, self._steps, self._bytes = facts.rows, facts.steps, facts.memory_bytes
+        return facts
 
     def start(self) -> None:
         """Place the learner actors, and send them their state if there is one."""
         self._started, first = True, self._first or SavedLearners()
         cluster = self._collectors.cluster
-        agents = sum(self.parts[index].agents for index in self._learning)
-        self.slices = split(self.parts, cluster.learner_count(), self.costs)
-        self._collectors.cuts = [
-            [
-                (self.parts[part].group, self.parts[part].first + first, self.parts[part].first + last)
-                for part, first, last in slices
-            ]
-            for slices in self.slices
-        ]
-        self._collectors.beside = self._look
+        self._use_slices(self._balancer.split(cluster.learner_count()))
+        self._collectors.beside = self._look_if_due
         threads = max(1, int(self.plan.learner_cpus))
         jobs = [
             LearnerJob(
@@ -131,35 +114,31 @@ class RayTrainers(Trainers):
             )
             for index, slices in enumerate(self.slices)
         ]  # fmt: skip
-        self._counted = self._saved = self.version
+        self._counted = self.version
         self._pool.start(cluster, jobs)
         for handle in self._pool.handles:
             self._restore(handle, first.rounds, first.state)
         self._first = first if self.version == 0 else None  # a run that goes on has a checkpoint
-        self._say(f"ray: {self._places()}")
-        if agents == 1:
+        self._say(f"ray: {self._pool.places()}")
+        if len(self._steps) == 1:
             self._say(
                 "one agent learns, so one learner does: more learners or machines make it no faster; "
                 "they train more seeds at once (a run per seed)"
             )
 
+    def _use_slices(self, slices: list[list[AgentSlice]]) -> None:
+        self.slices = slices
+        self._collectors.cuts = [self._cuts(own) for own in slices]
+
+    def _cuts(self, slices: Sequence[AgentSlice]) -> list[Cut]:
+        """The same agents, counted in their groups."""
+        return [
+            (self.parts[part].group, self.parts[part].first + first, self.parts[part].first + last)
+            for part, first, last in slices
+        ]
+
     def _say(self, text: str) -> None:
         self._worker_pool.say(text)
-
-    def _places(self) -> str:
-        """Where the learners are, in words."""
-        names = self._collectors.cluster.node_names()
-        places = []
-        for handle in self._pool.handles:
-            numbers = [
-                self.parts[part].herd_first + agent
-                for part, first, last in handle.job.slices
-                for agent in (first, last - 1)
-            ]
-            places.append(f"agents {min(numbers)} to {max(numbers)} on {names.get(handle.node, handle.node)}")
-        count = len(places)
-        shown = "; ".join(places[:8]) + (f"; and {count - 8} more" if count > 8 else "")
-        return f"{count} learner{'s' if count > 1 else ''}: {shown}"
 
     @property
     def remote_workers(self) -> Sequence[RemoteWorker]:  # type: ignore[override]
@@ -167,9 +146,9 @@ class RayTrainers(Trainers):
         return self._pool.handles
 
     def _restore(self, handle: LearnerHandle, rounds: int, state: Mapping[str, NDArray[Any]]) -> None:
-        arrays = state_of(handle.job.slices, state)
         # In a list, so that Ray passes the reference; the actor fetches it once.
-        self._pool.call(handle, "restore", rounds, [self._ray.put(arrays)] if arrays else [])
+        references = [self._ray.put(state_slices(handle.job.slices, state))] if state else []
+        self._pool.call(handle, "restore", rounds, handle.job.slices, references)
 
     def _add(self, piece: RoundPiece) -> None:
         self._pieces.setdefault(piece.round, []).append(piece)
@@ -177,27 +156,13 @@ class RayTrainers(Trainers):
     def _complete(self, number: int) -> None:
         """Pass a round on when it is complete, in the order of its episodes; so learners never hold half of one."""
         pieces = sorted(self._pieces[number], key=lambda piece: piece.delivery.task.episodes[piece.worlds][0])
-        remote = []
-        for piece in pieces:
-            assert isinstance(piece.delivery.fragments, RemoteFragments), "learner actors read from object stores"
-            remote.append((piece, piece.delivery.fragments))
-        self._kept[number] = [
-            [
-                PieceReference(
-                    piece.delivery.task.episodes[piece.worlds],
-                    (piece.worlds.start, piece.worlds.stop),
-                    fragments.references[handle.index],
-                )
-                for piece, fragments in remote
-            ]
-            for handle in self._pool.handles
-        ]
-        self._kept_bytes[number] = sum(fragments.nbytes for _, fragments in remote)
+        self._kept.keep(number, pieces)
         for handle in self._pool.handles:
             self._send_round(handle, number)
 
     def _send_round(self, handle: LearnerHandle, number: int) -> None:
-        self._pool.call(handle, "learn", number, self._kept[number][handle.index], not self._by_round)
+        pieces = self._kept.references(number, handle.index, self._cuts(handle.job.slices))
+        self._pool.call(handle, "learn", number, pieces, not self._by_round)
 
     def on_report(self, handle: LearnerHandle, report: RoundReport) -> None:
         """A learner was restored, or has learned a round; when all have, the round is finished."""
@@ -205,11 +170,11 @@ class RayTrainers(Trainers):
             first, last = min(report.lost), max(report.lost)
             self._lost = f"episodes {first} to {last} were lost before {handle.name} had them ({report.reason})"
             return
-        if rows := self._published.get(report.round):
-            rows.references[handle.index] = report.rows
-            rows.missing.discard(handle.index)
+        self._published.put_again(report.round, handle.index, self.slices, report.rows)
         if report.round > self.version and report.metrics:
             self._reports.setdefault(report.round, {})[handle.index] = report
+        else:  # a replaced learner repeats a finished round: updates that it could not repeat are lost
+            self._lost_updates += [own for own in report.skipped_updates if not own.traceback]
         while len(self._reports.get(self.version + 1, {})) == len(self._pool.handles):
             self._finish_round(self._reports.pop(self.version + 1))
 
@@ -221,6 +186,7 @@ class RayTrainers(Trainers):
         for handle in self._pool.handles:
             report = reports[handle.index]
             steps = iter(report.steps)
+            self._balancer.note(handle.job.slices, report.seconds)
             for (part, first, last), values in zip(handle.job.slices, report.metrics, strict=True):
                 for name, column in values.items():
                     metrics.setdefault(part, {}).setdefault(name, []).extend(column)
@@ -234,14 +200,14 @@ class RayTrainers(Trainers):
             self._counted = self.version
         arrays = {part: {name: np.array(column) for name, column in named.items()} for part, named in metrics.items()}
         references = [reports[handle.index].rows for handle in self._pool.handles]
-        rows = RemoteRows(self._learning, references, self._fetch_rows)
-        self._published[self.version] = self._rows = rows
-        self._published.pop(self.version - 2 - self.plan.lag, None)
+        self._rows = rows = RemoteRows(self._learning, self.slices, references, self._published.fetch)
+        self._published.add(self.version, rows)
         skipped = [skipped for report in reports.values() for skipped in self._skipped_of(report)]
+        skipped, self._lost_updates = [*self._lost_updates, *skipped], []
         self._done.append(Update(self.version, rows, arrays, spent, skipped))
         for piece in self._pieces.pop(self.version):
             piece.release()
-        self._drop_kept()
+        self._kept.drop_what_does_not_fit(self.version)
 
     def _skipped_of(self, report: RoundReport) -> Iterator[SkippedUpdates]:
         yield from report.skipped_updates
@@ -250,13 +216,6 @@ class RayTrainers(Trainers):
             yield SkippedUpdates(
                 (agents[0], agents[-1] + 1), 0, f"{len(report.lost)} episodes were lost ({report.reason})"
             )
-
-    def _drop_kept(self) -> None:
-        """Keep the newest learned rounds that fit; a learner that is lost learns them again."""
-        learned = [number for number in self._kept if number <= self.version]
-        while learned and sum(self._kept_bytes[number] for number in learned) > KEEP_BYTES:
-            number = learned.pop(0)
-            del self._kept[number], self._kept_bytes[number]
 
     def on_lost(self, handle: LearnerHandle, reason: str) -> None:
         """Restore a learner that was placed again from the last checkpoint, and have it learn the rounds since then."""
@@ -270,11 +229,12 @@ class RayTrainers(Trainers):
         if missing and self._by_round:
             self._lost = f"{handle.name} {reason}; the episodes of round {missing[0]} are not kept any more"
             return
-        if self._by_round and self.plan.lag and saved == self.version > 0:
-            self._lost = f"{handle.name} {reason}; the weights before round {saved} are lost with it"
+        older = self._published.get(self.version - 1)
+        moved = older is not None and older.slices is not self.slices
+        if self._by_round and self.plan.lag and self.version > 0 and (moved or saved == self.version):
+            self._lost = f"{handle.name} {reason}; the weights before round {self.version} are lost with it"
             return
-        for rows in self._published.values():
-            rows.missing.add(handle.index)  # until the replacement has put its own again
+        self._published.miss(handle.index)  # until the replacement has put its own again
         what = f"rounds {saved + 1} to {self.taken} are learned again" if rounds else "nothing is lost"
         self._say(f"{handle.name} {reason}: placed again from round {saved}; {what}")
         self._restore(handle, saved, state)
@@ -293,24 +253,19 @@ class RayTrainers(Trainers):
             raise WorkerError("a learner was lost, and there is no intact checkpoint to go on from")
         return self._first
 
+    def _look_if_due(self) -> None:
+        """Called while the loop waits for collectors, as often as one of them answers."""
+        if time.monotonic() - self._looked_at > LOOK_S:
+            self._look()
+
     def _look(self) -> None:
-        """Handle what learners returned, without waiting; called while the loop waits for collectors."""
+        """Handle what learners returned, without waiting."""
+        self._looked_at = time.monotonic()
         self._pool.poll(0.0)
-        self._repair()
+        self._lost = self._published.repair(self.version) or self._lost
         if self._lost and not self._told:
             self._told = True
             raise LostRounds(self._lost)
-
-    def _repair(self) -> None:
-        """Have rows put again that collectors could not fetch, though no learner is known to be lost."""
-        for version, rows in self._published.items():
-            if len(rows.missing) < len(rows.references) or any(handle.calls for handle in self._pool.handles):
-                continue
-            if version == self.version:
-                for handle in self._pool.handles:
-                    self._pool.call(handle, "put_rows", version)
-            elif self._by_round:
-                self._lost = f"the weights of round {version} could not be fetched"
 
     def rewind(self) -> tuple[int, Update]:
         """All learners go back to the last checkpoint."""
@@ -320,12 +275,12 @@ class RayTrainers(Trainers):
         for pieces in self._pieces.values():
             for piece in pieces:
                 piece.release()
-        for kept in (self._pieces, self._kept, self._kept_bytes, self._reports, self._published):
+        for kept in (self._pieces, self._kept, self._reports, self._published):
             kept.clear()
         self._done.clear()
         self._lost, self._told = "", False
         self.version, self._received = version, RoundCounter(self.plan, version)
-        self._rows = self._inspect_learners(state or None)
+        self._inspect(state or None)
         for handle in self._pool.handles:
             handle.calls.clear()
             self._restore(handle, version, state)
@@ -340,7 +295,9 @@ class RayTrainers(Trainers):
         while self.version < min(version, self.taken):
             if time.perf_counter() - began > ROUND_LIMIT_S:
                 raise WorkerError(f"round {self.version + 1} was not learned within {ROUND_LIMIT_S:.0f} s")
-            self._pool.poll(0.05)
+            # All at once: learners of equal slices end within milliseconds, and each look at all of them takes some.
+            reported = self._reports.get(self.version + 1, {})
+            self._pool.wait_for([handle for handle in self._pool.handles if handle.index not in reported], WAIT_S)
             self._look()
         self.waited_s += time.perf_counter() - began
         done, self._done = self._done, []
@@ -349,18 +306,6 @@ class RayTrainers(Trainers):
     def rows(self) -> Rows:
         """The newest weights."""
         return self._rows
-
-    def _fetch_rows(self, rows: RemoteRows) -> Any:
-        """The objects of some rows; if one is gone, after its learner was placed again and has put it."""
-        deadline = time.monotonic() + ROUND_LIMIT_S
-        while True:
-            try:
-                return self._ray.get(rows.references, timeout=FETCH_LIMIT_S)
-            except self._ray.exceptions.RayError as error:
-                if time.monotonic() > deadline or self._pool.closed:
-                    raise WorkerError(f"the weights of a learner could not be fetched: {first_line(error)}") from None
-                self._pool.poll(0.05)
-                self._look()
 
     def steps(self) -> dict[int, int]:
         """Gradient steps made, as last reported."""
@@ -373,22 +318,45 @@ class RayTrainers(Trainers):
     def state(self) -> Mapping[str, NDArray[Any]]:
         """Have all learners keep a copy of their state; before the start it is what they will start with."""
         if not self._started:
-            return self._first_state()
+            started_with = self._first.state if self._first else {}
+            return started_with or first_state(self.plan, self._spec, self.parts)
         self._look()
-        if self._saved > 0:
+        if self._snapshot is not None and self._snapshot.written:  # not if a learner was lost meanwhile
             self._first = None
-        for number in [number for number in self._kept if number <= self._saved]:
-            del self._kept[number], self._kept_bytes[number]  # the state after them is on disk by now
-        self._saved = self.version
-        facts = [self._snapshot_of(handle) for handle in self._pool.handles]
-        return RemoteState([handle.actor for handle in self._pool.handles], facts, self.plan.update_limit_s)
+            self._kept.drop_up_to(self._snapshot.version)
+        taken: dict[int, tuple[Any, SnapshotFacts]] = {}  # by learner: which actor has the snapshot, and what is in it
+        # While one is waited for another may be lost, whose replacement has no snapshot: then that one is asked, too.
+        while missing := [own for own in self._pool.handles if taken.get(own.index, (None,))[0] is not own.actor]:
+            taken[missing[0].index] = self._snapshot_of(missing[0])
+        actors, facts = zip(*(taken[handle.index] for handle in self._pool.handles), strict=True)
+        self._snapshot = RemoteState(self.version, actors, facts, self.plan.update_limit_s)
+        self._balance()
+        return self._snapshot
 
-    def _snapshot_of(self, handle: LearnerHandle) -> SnapshotFacts:
+    def _balance(self) -> None:
+        """Slice the herd anew if that makes the slowest learner much faster; rows go from learner to learner."""
+        idle = not any(handle.calls for handle in self._pool.handles)
+        if not idle or self.version == self.plan.rounds or (slices := self._balancer.better(self.slices)) is None:
+            return
+        try:
+            puts = [handle.actor.put_state.remote() for handle in self._pool.handles]
+            references = self._ray.get(puts, timeout=self.plan.update_limit_s)
+        except self._ray.exceptions.RayError:
+            return  # a learner is lost, which is found out elsewhere
+        self._use_slices(slices)
+        if rows := self._published.get(self.version):
+            rows.slices = slices
+            rows.missing.update(range(len(slices)))  # until each learner has put those of its new agents
+        for handle, own in zip(self._pool.handles, slices, strict=True):
+            handle.job = replace(handle.job, slices=own)
+            self._pool.call(handle, "restore", self.version, own, references)
+        self._say(f"ray: slices balanced by measured time, {self._balancer.why}; {self._pool.places()}")
+
+    def _snapshot_of(self, handle: LearnerHandle) -> tuple[Any, SnapshotFacts]:
         """Have a learner keep a copy of its state; one that is lost meanwhile is asked again when it is back."""
         while True:
             try:
-                facts: SnapshotFacts = self._ray.get(handle.actor.snapshot.remote(), timeout=self.plan.update_limit_s)
-                return facts
+                return handle.actor, self._ray.get(handle.actor.snapshot.remote(), timeout=self.plan.update_limit_s)
             except self._ray.exceptions.RayError as error:
                 self._pool.replace(handle, f"was lost ({first_line(error)})")
                 self._look()  # raises if its rounds are lost: the replacement has learned nothing
@@ -396,25 +364,15 @@ class RayTrainers(Trainers):
                     self._pool.poll(0.05)
                     self._look()
 
-    def _first_state(self) -> Mapping[str, NDArray[Any]]:
-        if self._first and self._first.state:
-            return self._first.state
-        return {
-            f"{index}/{name}": array
-            for index in self._learning
-            for name, array in make_learner(
-                self.parts[index], self.plan, self._spec, "cpu", (0, self.parts[index].agents)
-            ).state().items()
-        }  # fmt: skip
-
     def restore(self, version: int, state: Mapping[str, NDArray[Any]]) -> None:
         """Go on from `version`; the actors get their state when they have started."""
         self.version, self._received = version, RoundCounter(self.plan, version)
-        self._rows = self._inspect_learners(state)
+        self._inspect(state)
         self._first = SavedLearners(version, state)
 
     def close(self) -> None:
         """Keep the newest weights, and end the actors."""
+        self._published.limit_s = CLOSE_LIMIT_S
         if isinstance(self._rows, RemoteRows):
             try:
                 self._rows = dict(self._rows.items())
