@@ -84,7 +84,7 @@ def plain_update(own: IQN, agent: int) -> dict[str, tuple[np.ndarray, np.ndarray
     layout = own.network.layout
     named = layout.unpack(own.weights[agent].numpy())
     online, target = Plain(named), Plain(named)
-    keys = own._keys(slice(0, AGENTS), 0)
+    keys = own.update_keys(slice(0, AGENTS), 0)
     gamma = np.full(AGENTS, 0.99)
     batch = own.replay.sample(0, AGENTS, keys[Stream.SAMPLE], 16, 3, gamma)
     u = torch.from_numpy(rng.uniforms(keys[Stream.TAU], 2 * 16 * 6)[agent]).float()

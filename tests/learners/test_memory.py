@@ -16,9 +16,11 @@ from remuda.core.game import GameEntry, make_game
 from remuda.core.learner import LearnerContext
 from remuda.core.policy import PolicyBinding
 from remuda.core.task import Task
-from remuda.learners.ppo.experience import sequence_lengths
+from remuda.learners.ppo.experience import Experience, sequence_lengths
 from remuda.learners.ppo.learner import PPO
 from remuda.learners.ppo.options import PPOOptions
+from remuda.learners.ppo.rounds import gather_rounds
+from remuda.learners.ppo.stacked import StackedLearning, stacked_gradient
 from remuda.learners.recurrent import RecurrentCell
 from remuda.learners.stack import WeightLayout
 from remuda.rollout.config import RolloutConfig
@@ -77,9 +79,12 @@ def test_the_gradient_is_that_of_the_loss(kind: str, entry: GameEntry) -> None:
     """With unchanged weights, sequences as long as lives: the loss is a function of the weights that acted."""
     own = learner(entry, kind, sequence=50, minibatches=1, normalise_values=False, normalise_advantages=False)
     own.take(play(own, entry))
-    (experience, *_) = own._experiences()
-    batch = type(experience)(*(array[None] for array in experience))
-    grad, _ = own._gradient(batch, 0, 1)
+    one, *_ = gather_rounds(own.fragments, False, own.network, own.weights)
+    learning = own.learning(one)
+    assert isinstance(learning, StackedLearning)
+    own.fill_advantages(one, learning)
+    batch = Experience(*(array[:1] for array in one.rows))  # type: ignore[arg-type]
+    grad, _ = stacked_gradient(learning.agents, own.round_settings(), batch, 0, 1)
     torch.testing.assert_close(grad.double(), _by_torch(own, batch), rtol=1e-3, atol=1e-4)
 
 
@@ -127,7 +132,10 @@ def test_states_begin_at_zero_with_each_life_and_go_on_through_slices(kind: str)
     split = learner(RESPAWN, kind)
     for part in parts:
         split.take(part)
-    (one, *_), (other, *_) = own._experiences(), split._experiences()
+    one, other = (
+        Experience(*(array[0] for array in gather_rounds(each.fragments, False, each.network, each.weights)[0].rows))
+        for each in (own, split)
+    )
     rows = [np.lexsort(each.stacks.reshape(len(each.stacks), -1).T) for each in (one, other)]
     assert np.array_equal(one.memory[rows[0]], other.memory[rows[1]])  # also where a slice begins within a life
     assert not one.memory[one.place[:, 0] == 0][0].any()
@@ -147,8 +155,6 @@ def test_an_agent_of_a_run_remembers(tmp_path: Path) -> None:
     assert np.array_equal(agent.state, other.state)
     agent.reset()
     assert not agent.state.any()
-    with pytest.raises(remuda.RemudaError, match="export writes PPO agents without a body only"):
-        remuda.export(run.path, out=tmp_path / "exported")
 
 
 def _before(run: remuda.Run, obs: Any) -> Any:
@@ -159,11 +165,22 @@ def _before(run: remuda.Run, obs: Any) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("body", "least", "limit"), [("gru", 0.95, 1.0), ("mlp", 0.0, 0.35)])
-def test_only_an_agent_with_a_memory_plays_recall_well(tmp_path: Path, body: str, least: float, limit: float) -> None:
+@pytest.mark.parametrize(("body", "low", "high"), [("gru", 0.95, 1.0), ("mlp", 0.0, 0.35)])
+def test_only_iqn_with_a_memory_plays_recall_well(tmp_path: Path, body: str, low: float, high: float) -> None:
+    run = remuda.train(
+        RECALL, out=tmp_path / "run", quiet=True, pictures=False, learner="iqn", engine="vectorized", worlds=32,
+        total_episodes=2560, body=body, layer=32, frames=1, batch_size=128, sequence=8, burn_in=4, lr="0.005:0.0005",
+        tau=0.02, gamma=0.5, epsilon="0.3:0.02:0.6", agents=1, n_workers=1,
+    )  # fmt: skip
+    assert low <= np.mean(remuda.evaluate(run.path, episodes=32).returns) <= high + 1e-6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("body", "low", "high"), [("gru", 0.95, 1.0), ("mlp", 0.0, 0.35)])
+def test_only_an_agent_with_a_memory_plays_recall_well(tmp_path: Path, body: str, low: float, high: float) -> None:
     run = remuda.train(
         RECALL, out=tmp_path / "run", quiet=True, pictures=False, learner="ppo", engine="vectorized", worlds=64,
         total_episodes=9600, body=body, width=32, layers=[32], sequence=8, lr="0.01:0.001", minibatches=4, agents=1,
         gamma=0.5, gae_lambda=0.5, entropy=0.001, n_workers=1,
     )  # fmt: skip
-    assert least <= np.mean(remuda.evaluate(run.path, episodes=32).returns) <= limit + 1e-6
+    assert low <= np.mean(remuda.evaluate(run.path, episodes=32).returns) <= high + 1e-6

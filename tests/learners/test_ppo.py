@@ -17,10 +17,13 @@ from remuda.core.policy import PolicyBinding
 from remuda.core.rng import Stream
 from remuda.core.task import Task
 from remuda.games.registry import find_game
-from remuda.learners.ppo.experience import RunningMoments, frame_stacks, next_frame_stacks
+from remuda.learners.ppo.experience import frame_stacks, next_frame_stacks
 from remuda.learners.ppo.learner import PPO
+from remuda.learners.ppo.moments import RunningMoments
 from remuda.learners.ppo.options import PPOOptions
 from remuda.learners.ppo.policy import sample
+from remuda.learners.ppo.rounds import Round, gather_rounds
+from remuda.learners.transitions import find_transitions
 from remuda.rollout.config import RolloutConfig
 from remuda.rollout.rollout import Rollout
 from remuda.testing.odd_games import RESPAWN
@@ -62,7 +65,8 @@ def plain(own: PPO, name: str, agent: int) -> nn.Sequential:
 def plain_advantages(own: PPO, fragment: Fragment, world: int, agent: int) -> list[float]:
     """Generalised advantages of one agent in one world, straight from the definition."""
     every_turn = np.arange(fragment.turns)
-    after = next_frame_stacks(fragment, 2, every_turn, np.full(fragment.turns, world), agent)
+    found, rows = find_transitions(fragment, False), (every_turn, np.full(fragment.turns, world))
+    after = next_frame_stacks(fragment, found.after, 2, rows, agent)
     critic = plain(own, "critic", agent)
     now = torch.from_numpy(frame_stacks(fragment, 2)[:, world, agent]).float()
     values = critic(now)[:, 0].tolist()
@@ -114,71 +118,90 @@ def plain_stack(fragment: Fragment, frames: int, at: tuple[int, int, int], age: 
 def test_frame_stacks_hold_only_frames_of_the_same_episode(frames: int, turns: int) -> None:
     ends = 0
     for fragment in respawn_fragments(frames, turns):
-        stacks = frame_stacks(fragment, frames)
+        stacks, found = frame_stacks(fragment, frames), find_transitions(fragment, False)
         for turn, world, agent in np.argwhere(fragment.alive):
             age = int(fragment.ages[turn, world, agent])
             assert stacks[turn, world, agent].tolist() == plain_stack(fragment, frames, (turn, world, agent), age)
-            (after,) = next_frame_stacks(fragment, frames, np.array([turn]), np.array([world]), agent)
+            rows = (np.array([turn]), np.array([world]))
+            (after,) = next_frame_stacks(fragment, found.after, frames, rows, agent)
             assert after.tolist() == plain_stack(fragment, frames, (turn + 1, world, agent), age + 1)
             ends += bool(fragment.terminated[turn, world, agent])
     assert ends > 10
 
 
-def test_frame_stacks_are_built_once_per_fragment(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[int] = []
+@pytest.mark.parametrize("turns", [20, 3])
+@pytest.mark.parametrize("frames", [1, 3])
+def test_a_round_has_the_frame_stacks_of_all_fragments_world_by_world(frames: int, turns: int) -> None:
+    fragments = respawn_fragments(frames, turns)
+    group = make_game(RESPAWN, {}, [0]).spec.groups[0]
+    own = PPO(LearnerContext(group, 0, 0, group.size, 0, 5, 20, WORLDS, 100), PPOOptions(layers=[8], frames=frames))
+    for one in gather_rounds(fragments, False, own.network, own.weights):
+        for agent in range(one.first, one.last):
+            expected = [
+                frame_stacks(fragment, frames)[:, world, agent][
+                    find_transitions(fragment, False).learnable[:, world, agent]
+                ]
+                for fragment in fragments
+                for world in range(WORLDS)
+            ]
+            assert np.array_equal(one.rows.stacks[agent - one.first], np.concatenate(expected))
+            assert not one.padded_stacks[:, :, one.rows.stacks.shape[2] :].any()
 
-    def counted(fragment: Fragment, frames: int) -> np.ndarray:
-        calls.append(frames)
-        return frame_stacks(fragment, frames)
 
-    monkeypatch.setattr("remuda.learners.ppo.learner.frame_stacks", counted)
-    own = learner(OPTIONS.model_copy(update={"passes": 3, "minibatches": 2}))
-    for turns in (TURNS, 7):
-        own.take(play(own, turns))
-    own.update(1)
-    assert calls == [2, 2]
+def advantages_of(own: PPO, fragment: Fragment, tiled: bool = True) -> Round:
+    """The round of one fragment, with its advantages."""
+    own.tiled = tiled
+    (one,) = gather_rounds([fragment], False, own.network, own.weights)
+    own.fill_advantages(one, own.learning(one))
+    return one
 
 
+@pytest.mark.parametrize("tiled", [False, True])
 @pytest.mark.parametrize("turns", [TURNS, 7])
-def test_advantages_follow_the_definition_and_bootstrap_at_a_cut(turns: int) -> None:
+def test_advantages_follow_the_definition_and_bootstrap_at_a_cut(turns: int, tiled: bool) -> None:
     own = learner()
     fragment = play(own, turns)
     assert fragment.truncated[-1].all() == (turns == TURNS)
-    advantages, _ = own.advantages(fragment, frame_stacks(fragment, 2))
+    advantages = advantages_of(own, fragment, tiled).rows.advantages.reshape(AGENTS, WORLDS, turns)
     for world in range(WORLDS):
         for agent in range(AGENTS):
             expected = plain_advantages(own, fragment, world, agent)
-            np.testing.assert_allclose(advantages[:, world, agent], expected, atol=1e-4)
+            np.testing.assert_allclose(advantages[agent, world], expected, atol=1e-4)
 
 
 def test_truncation_bootstraps_and_termination_does_not() -> None:
-    own = learner()
-    fragment = play(own)
-    died = changed(fragment, terminated=fragment.truncated, truncated=fragment.terminated)
-    with_truncation, values = own.advantages(fragment, frame_stacks(fragment, 2))
-    with_termination, _ = own.advantages(died, frame_stacks(died, 2))
-    np.testing.assert_allclose(with_termination[-1], fragment.rewards[-1] - values[-1], atol=1e-5)
-    assert np.abs(with_truncation[-1] - with_termination[-1]).max() > 1e-6
-
-
-@pytest.mark.parametrize("agent", range(AGENTS))
-def test_the_stacked_update_equals_the_plain_one(agent: int) -> None:
     own = learner(OPTIONS.model_copy(update={"normalise_values": False}))
     fragment = play(own)
-    advantages, values = own.advantages(fragment, frame_stacks(fragment, 2))
+    died = changed(fragment, terminated=fragment.truncated, truncated=fragment.terminated)
+    truncated, terminated = (
+        one.rows.advantages.reshape(AGENTS, WORLDS, TURNS)[:, :, -1]
+        for one in (advantages_of(own, fragment), advantages_of(own, died))
+    )
+    rows = advantages_of(own, died).rows
+    last = (rows.returns - rows.advantages).reshape(AGENTS, WORLDS, TURNS)[:, :, -1]  # values by the critic
+    np.testing.assert_allclose(terminated, fragment.rewards[-1].T - last, atol=1e-5)
+    assert np.abs(truncated - terminated).max() > 1e-6
+
+
+@pytest.mark.parametrize("tiled", [False, True])
+@pytest.mark.parametrize("agent", range(AGENTS))
+def test_the_update_equals_the_plain_one(agent: int, tiled: bool) -> None:
+    own = learner(OPTIONS.model_copy(update={"normalise_values": False}))
+    fragment = play(own)
+    one = advantages_of(own, fragment, tiled).rows
     actor, critic = plain(own, "actor", agent), plain(own, "critic", agent)
 
     def rows(array: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(array[:, :, agent].swapaxes(0, 1).reshape(WORLDS * TURNS, *array.shape[3:]))
 
     x, actions = rows(frame_stacks(fragment, 2)).float(), rows(fragment.actions)
-    adv, old = rows(advantages), rows(fragment.extras["log_prob"])
+    adv, old = torch.from_numpy(one.advantages[agent]), rows(fragment.extras["log_prob"])
     std = adv.std(correction=0)
     chosen = actor(x).log_softmax(dim=1)
     ratio = (chosen[torch.arange(len(x)), actions] - old).exp()
     scaled = (adv - adv.mean()) / std
     policy_loss = -torch.minimum(ratio * scaled, ratio.clamp(0.8, 1.2) * scaled).mean()
-    value_loss = (critic(x)[:, 0] - rows(advantages + values)).square().mean()
+    value_loss = (critic(x)[:, 0] - torch.from_numpy(one.returns[agent])).square().mean()
     entropy = -(chosen.exp() * chosen).sum(dim=1).mean()
     parameters = [*actor.parameters(), *critic.parameters()]
     optimiser = torch.optim.Adam(parameters, lr=0.01)

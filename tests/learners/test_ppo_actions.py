@@ -12,6 +12,7 @@ from gymnasium import spaces
 from torch import Tensor
 
 import remuda
+from dqn import DQN
 from remuda.core import rng
 from remuda.core.errors import ConfigError
 from remuda.core.game import Group
@@ -23,7 +24,9 @@ from remuda.learners.iqn.options import IQNOptions
 from remuda.learners.ppo.actions import make_head
 from remuda.learners.ppo.experience import Experience
 from remuda.learners.ppo.learner import PPO
+from remuda.learners.ppo.learning import Agents
 from remuda.learners.ppo.options import PPOOptions
+from remuda.learners.ppo.stacked import stacked_gradient
 from remuda.testing.odd_games import LEVERS, STEERING
 
 LOW, HIGH = np.array([[-2, 0], [-np.inf, 1]], np.float32), np.array([[2, 5], [np.inf, np.inf]], np.float32)
@@ -99,7 +102,10 @@ def test_the_gradient_is_that_of_the_loss(space: Any, spread: str) -> None:
     none = np.zeros((AGENTS, ROWS, 0))
     batch = Experience(stacks, none, actions, *numbers, none.astype(np.bool_), none, none.astype(np.int64))
     numbers[0] -= 5.0
-    grad, _ = learner._gradient(batch, 0, AGENTS)
+    agents = Agents(
+        learner.context, options, learner.network, learner.weights, learner.adam, learner.inputs, learner.pool
+    )
+    grad, _ = stacked_gradient(agents, learner.round_settings(), batch, 0, AGENTS)
     torch.testing.assert_close(grad.double(), _by_torch(learner, batch), rtol=1e-3, atol=2e-4)
 
 
@@ -147,6 +153,8 @@ def test_spaces_survive_json_and_a_group_reads_them() -> None:
 def test_who_cannot_says_so_in_one_sentence() -> None:
     with pytest.raises(ConfigError, match="learner iqn chooses one of some actions"):
         IQNNetwork(group(BOX), IQNOptions(), "fp32", "cpu")
+    with pytest.raises(ConfigError, match="learner DQN chooses one of some actions"):
+        DQN.make_policy(group(BOX), 1, DQN.options_class(), "fp32", "cpu")
     with pytest.raises(ConfigError, match=r"they should be Discrete, MultiDiscrete"):
         group(spaces.Text(4))
     with pytest.raises(ConfigError, match="is masked, and its actions are not Discrete"):

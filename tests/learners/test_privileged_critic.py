@@ -16,6 +16,7 @@ from remuda.core.task import Task
 from remuda.learners.ppo.learner import PPO
 from remuda.learners.ppo.network import PPONetwork
 from remuda.learners.ppo.options import PPOOptions
+from remuda.learners.ppo.rounds import gather_rounds
 from remuda.rollout.config import RolloutConfig
 from remuda.rollout.rollout import Rollout
 from remuda.testing.recall import RECALL, Recall
@@ -60,8 +61,8 @@ def test_only_the_critic_depends_on_the_state(critic: str) -> None:
     changed = Fragment(**{**vars(fragment), "state": 1 - fragment.state})
     values = []
     for each, data in ((own, fragment), (other, changed)):
-        stacks = data.obs[:-1].reshape(7, 4, 2, -1)
-        values.append(each.advantages(data, stacks)[1])
+        (one,) = gather_rounds([data], False, each.network, each.weights)
+        values.append(each.learning(one).values()[0])
     assert not np.array_equal(*values)
     sizes = {entry.name: entry.shape for entry in own.network.layout.entries}
     assert sizes["actor.0.weight"] == (8, 3)
@@ -79,8 +80,8 @@ def test_observations_and_states_are_normalised_together_or_by_hand() -> None:
     assert state is not None
     x = np.concatenate([obs, state[:-1].reshape(-1, 6)], axis=1).astype(np.float64)
     std = np.where(x.std(axis=0) < 1e-3, 1.0, x.std(axis=0))
-    by_hand = (x - x.mean(axis=0)) / std @ raw["critic.0.weight"].T + raw["critic.0.bias"]
-    np.testing.assert_allclose(x @ rows["critic.0.weight"].T + rows["critic.0.bias"], by_hand, atol=1e-5)
+    expected = (x - x.mean(axis=0)) / std @ raw["critic.0.weight"].T + raw["critic.0.bias"]
+    np.testing.assert_allclose(x @ rows["critic.0.weight"].T + rows["critic.0.bias"], expected, atol=1e-5)
 
 
 def test_a_game_without_a_state_is_refused_in_one_sentence() -> None:

@@ -6,220 +6,40 @@ a unique number, by which a sampled transition is found in it again.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from replay_model import (
+    AGENTS,
+    FIRST,
+    GAMMA,
+    GROUP,
+    SAMPLES,
+    AgentEpisode,
+    History,
+    Trajectory,
+    append_fragment,
+    assert_expected,
+    expectations,
+    histories,
+    longest,
+    ready,
+    sample_many,
+)
 
 from remuda.core import rng
-from remuda.core.fragment import Fragment, Origin, Purpose, empty_fragment, slice_agents
-from remuda.core.game import Group, make_game
+from remuda.core.fragment import Fragment, slice_agents
+from remuda.core.game import make_game
 from remuda.core.rng import Stream
 from remuda.core.task import Task
-from remuda.learners.replay import ReplayBuffer, TransitionBatch
+from remuda.learners.replay import ReplayBuffer
 from remuda.rollout.config import RolloutConfig
 from remuda.rollout.rollout import Rollout
 from remuda.rollout.warm_up import random_bindings
 from remuda.testing import MASKED, RESPAWN
-
-GROUP = Group("tested", 3, (2, 2), np.int32, 4)
-FIRST = 1  # the buffer has agents 1 and 2 of three
-AGENTS = 2
-SAMPLES = 3000  # of at most about 60 transitions: the probability to miss one is below 1e-18
-GAMMA = np.array([0.9, 0.5])
-
-
-@dataclass(frozen=True)
-class AliveRun:
-    """Turns start … stop-1 in which one agent of one world is alive."""
-
-    start: int
-    stop: int
-    ending: str  # terminated, truncated, or paused: away without a flag
-
-
-@dataclass
-class AgentEpisode:
-    """One episode of one agent in one world, in plain lists."""
-
-    turns: int
-    alive_runs: list[AliveRun]
-    obs: list[int]  # the number observed in each turn, and after the last
-    rewards: list[float]
-    actions: list[int]
-
-    def run_at(self, turn: int) -> AliveRun | None:
-        return next((run for run in self.alive_runs if run.start <= turn < run.stop), None)
-
-
-StoredSegment = tuple[AgentEpisode, AliveRun, int, int, int]
-"""…, start, stop, number of the last observation."""
-
-
-@dataclass
-class Expected:
-    """The transition that must be sampled at some observation."""
-
-    stack: list[int]
-    action: int
-    total: float
-    next_stack: list[int] | None  # None after termination: it is not used
-    discount: float
-
-
-@dataclass
-class History:
-    """Fragments in order, and per agent of the buffer the segments that were stored, in order."""
-
-    fragments: list[Fragment]
-    segments: list[list[StoredSegment]] = field(default_factory=list)
-
-
-@st.composite
-def alive_runs(draw: st.DrawFn, turns: int) -> list[AliveRun]:
-    result, turn = [], draw(st.integers(0, 2))
-    while turn < turns:
-        stop = min(turns, turn + draw(st.integers(1, 6)))
-        ending = draw(st.sampled_from(["terminated", "truncated", "paused"]))
-        result.append(AliveRun(turn, stop, ending))
-        # The agent may be back in the next turn only after termination: then no value of that observation is used.
-        turn = stop + draw(st.integers(0 if ending == "terminated" else 1, 2))
-    return result
-
-
-@st.composite
-def histories(draw: st.DrawFn, frames: int) -> History:
-    """A few episodes of one or two worlds, each cut into slices."""
-    history = History([], [[] for _ in range(AGENTS)])
-    number = 0
-    for episode in range(draw(st.integers(1, 4))):
-        turns, worlds, step = draw(st.integers(1, 10)), draw(st.integers(1, 2)), draw(st.integers(1, 10))
-        episodes: dict[tuple[int, int], AgentEpisode] = {}
-        for world in range(worlds):
-            for agent in range(GROUP.size):
-                obs = list(range(number + 1, number + turns + 2))
-                number += turns + 1
-                rewards = [float(np.float32(0.1 * o)) for o in obs[:-1]]
-                episodes[world, agent] = AgentEpisode(
-                    turns, draw(alive_runs(turns)), obs, rewards, [o % 4 for o in obs]
-                )
-        for first in range(0, turns, step):
-            last = min(first + step, turns)
-            _append_fragment(history, episodes, episode, worlds, first, last, frames)
-    return history
-
-
-def _append_fragment(
-    history: History,
-    episodes: dict[tuple[int, int], AgentEpisode],
-    episode: int,
-    worlds: int,
-    first: int,
-    last: int,
-    frames: int,
-) -> None:
-    """Append turns first … last-1 as a fragment, with invalid values wherever the agent is not alive."""
-    numbers = np.arange(worlds)
-    origin = Origin(0, numbers, numbers + episode * worlds, first, Purpose.TRAIN)
-    fragment = empty_fragment(origin, GROUP, last - first, frames - 1)
-    fragment.obs[:] = -99
-    fragment.rewards[:] = np.nan
-    fragment.ages[:] = 77
-    fragment.actions[:] = -1
-    for (world, agent), record in episodes.items():
-        for turn in range(max(0, first - frames + 1), last):
-            fragment.obs[frames - 1 + turn - first, world, agent] = _image(record.obs[turn])
-        tail = record.obs[last] if last == record.turns else -record.obs[last]  # a slice ends between turns
-        fragment.obs[-1, world, agent] = _image(tail)
-        for turn in range(first, last):
-            run = record.run_at(turn)
-            if run is not None:
-                _fill_turn(fragment, (turn - first, world, agent), record, run, turn)
-    for agent in range(AGENTS):
-        for world in range(worlds):
-            record = episodes[world, FIRST + agent]
-            for run in record.alive_runs:
-                start, stop = max(run.start, first), min(run.stop, last)
-                if start < stop:
-                    tail = record.obs[stop] if stop < last or last == record.turns else -record.obs[stop]
-                    history.segments[agent].append((record, run, start, stop, tail))
-    history.fragments.append(fragment)
-
-
-def _fill_turn(fragment: Fragment, at: tuple[int, int, int], record: AgentEpisode, run: AliveRun, turn: int) -> None:
-    fragment.alive[at] = True
-    fragment.ages[at] = turn - run.start
-    fragment.rewards[at] = record.rewards[turn]
-    fragment.actions[at] = record.actions[turn]
-    if turn == run.stop - 1 and run.ending != "paused":
-        getattr(fragment, run.ending)[at] = True
-
-
-def _image(number: int) -> np.ndarray:
-    return number * np.array([[1, 2], [3, 4]])
-
-
-def expectations(history: History, agent: int, frames: int, n_step: int) -> list[dict[int, Expected]]:
-    """Per stored segment: the transition to sample at each of its observations."""
-    result = []
-    for record, run, start, stop, tail in history.segments[agent]:
-        seen = {turn: record.obs[turn] for turn in range(run.start, stop)} | {stop: tail}
-        segment = {}
-        for turn in range(start, stop):
-            ahead = min(turn + n_step, stop)
-            total = sum(float(GAMMA[agent]) ** i * record.rewards[turn + i] for i in range(ahead - turn))
-            dead = ahead == run.stop and run.ending == "terminated"
-            segment[record.obs[turn]] = Expected(
-                stack=[seen.get(t, 0) for t in range(turn - frames + 1, turn + 1)],
-                action=record.actions[turn],
-                total=total,
-                next_stack=None if dead else [seen.get(t, 0) for t in range(ahead - frames + 1, ahead + 1)],
-                discount=0.0 if dead else float(GAMMA[agent]) ** (ahead - turn),
-            )
-        result.append(segment)
-    return result
-
-
-def sample_many(buffer: ReplayBuffer, n_step: int, key: int = 0) -> TransitionBatch:
-    keys = rng.keys(rng.key(key, Stream.SAMPLE), np.arange(buffer.agents))
-    return buffer.sample(0, buffer.agents, keys, SAMPLES, n_step, GAMMA[: buffer.agents])
-
-
-def frames_of(stack: np.ndarray) -> list[int]:
-    """The numbers of the observations in a frame stack; asserts that each observation is complete."""
-    parts = stack.reshape(-1, 4)
-    assert (parts == parts[:, :1] * [1, 2, 3, 4]).all()
-    numbers: list[int] = parts[:, 0].tolist()
-    return numbers
-
-
-def assert_expected(batch: TransitionBatch, agent: int, known: dict[int, Expected]) -> set[int]:
-    """Every sample of an agent is the expected transition; returns the numbers of the sampled observations."""
-    started = set()
-    _, firsts = np.unique(batch.obs[agent], axis=0, return_index=True)
-    for i in firsts:
-        stack = frames_of(batch.obs[agent, i])
-        truth = known[stack[-1]]
-        assert stack == truth.stack
-        assert batch.actions[agent, i] == truth.action
-        assert batch.returns[agent, i] == pytest.approx(truth.total, rel=1e-6)
-        assert batch.discounts[agent, i] == pytest.approx(truth.discount, rel=1e-6)
-        if truth.next_stack is not None:
-            assert frames_of(batch.next_obs[agent, i]) == truth.next_stack
-        started.add(stack[-1])
-    return started
-
-
-def longest(history: History, frames: int) -> int:
-    """Positions that the longest segment could need."""
-    return max(fragment.turns for fragment in history.fragments) + frames
-
-
-def ready(buffer: ReplayBuffer) -> bool:
-    return bool((buffer.counts > 0).all())
 
 
 @settings(max_examples=120, deadline=None)
@@ -228,8 +48,8 @@ def test_every_sample_is_a_stored_transition_and_every_stored_one_is_sampled(
     data: st.DataObject, frames: int, n_step: int, spare: int
 ) -> None:
     history = data.draw(histories(frames))
-    most = longest(history, frames)
-    buffer = ReplayBuffer(GROUP, AGENTS, most + spare, frames)
+    longest_segment = longest(history, frames)
+    buffer = ReplayBuffer(GROUP, AGENTS, longest_segment + spare, frames)
     for fragment in history.fragments:
         buffer.take(slice_agents(fragment, FIRST, FIRST + AGENTS))
     if not ready(buffer):
@@ -243,7 +63,7 @@ def test_every_sample_is_a_stored_transition_and_every_stored_one_is_sampled(
         started = assert_expected(batch, agent, {k: v for segment in newest for k, v in segment.items()})
         assert started == {number for segment in newest for number in segment}
         used = sum(segment.end - segment.begin for segment in buffer.segments[agent])
-        assert kept == len(segments) or used > buffer.capacity - 3 * most
+        assert kept == len(segments) or used > buffer.capacity - 3 * longest_segment
 
 
 @settings(max_examples=60, deadline=None)
@@ -323,8 +143,10 @@ def one_run(turns: int, number: int = 1, ending: str = "truncated", frames: int 
     for agent in range(GROUP.size):
         obs = list(range(number + agent * 1000, number + agent * 1000 + turns + 1))
         rewards = [float(o) for o in obs[:-1]]
-        episodes[0, agent] = AgentEpisode(turns, [AliveRun(0, turns, ending)], obs, rewards, [o % 4 for o in obs])
-    _append_fragment(history, episodes, 0, 1, 0, turns, frames)
+        episodes[0, agent] = AgentEpisode(
+            turns, [Trajectory(list(range(turns)), ending)], obs, rewards, [o % 4 for o in obs]
+        )
+    append_fragment(history, episodes, 0, 1, 0, turns, frames)
     return history
 
 
@@ -457,4 +279,4 @@ def test_a_fragment_without_turns_adds_nothing() -> None:
 
 def test_nbytes_is_the_size_of_all_arrays() -> None:
     buffer = ReplayBuffer(make_game(MASKED, {}, [0]).spec.groups[0], 3, 40, 2)
-    assert buffer.nbytes == 3 * 40 * (3 * 4 + 4 + 4 + 1 + 4)
+    assert buffer.nbytes == 3 * 40 * (3 * 4 + 4 + 4 + 1 + 2 + 4)

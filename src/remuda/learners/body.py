@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from remuda.core import rng, session
 from remuda.core.code_names import load_code
-from remuda.core.errors import ConfigError
+from remuda.core.errors import ConfigError, message_of
 from remuda.core.game import Group
 from remuda.learners.bodies import SHIPPED_BODIES
 from remuda.learners.recurrent import CELLS
@@ -54,7 +54,7 @@ class Body:
                 if isinstance(module, nn.Module) and any(map(nn.parameter.is_lazy, module.parameters())):
                     module(self._zeros())  # lazy modules get their shapes, and draw their weights, now
             except Exception as error:  # the user's code may raise anything
-                raise ConfigError(f"body={self.path!r} raised {type(error).__name__}: {error}") from error
+                raise ConfigError(f"body={self.path!r} raised {type(error).__name__}: {message_of(error)}") from error
         if not isinstance(module, nn.Module):
             raise ConfigError(f"body={self.path!r} made a {type(module).__name__}, not a torch nn.Module")
         for submodule in module.modules():

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,7 @@ from remuda.core.policy import Policy, PolicyBinding
 from remuda.core.ranges import split_evenly
 from remuda.games.registry import find_game
 from remuda.learners.registry import FROZEN, PLAYERS, find_learner, is_learner, learner_names, learner_options
+from remuda.learners.single_agent.base import SingleAgentLearner
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,17 @@ class FrozenPolicy:
         policy = find_learner(self.player).make_policy(group, len(self.weights), self.options, self.precision, device)
         policy.load_weights(self.weights)
         return policy
+
+
+_OWN = "copy an example of one with `remuda examples {name}`, then give learner={name}:{kind}"
+_OFF_POLICY = "iqn is the off-policy learner here, or write your own (docs/write-a-learner.md)"
+_ON_POLICY = "ppo is one for each agent here, with critic=state also with a critic that sees all"
+PEER_LEARNERS = {
+    "a2c": _OWN.format(name="a2c", kind="A2C"), "dqn": _OWN.format(name="dqn", kind="DQN"),
+    **dict.fromkeys(("ddpg", "ddqn", "iql", "qmix", "qrdqn", "r2d2", "rainbow", "sac", "td3", "vdn"), _OFF_POLICY),
+    **dict.fromkeys(("appo", "happo", "impala", "ippo", "mappo", "recurrentppo", "trpo"), _ON_POLICY),
+}  # fmt: skip
+"""Algorithms that people ask for by the names of other libraries, and what there is instead."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +87,8 @@ def assign(plan: Plan, spec: GameSpec) -> list[Part]:
     known = [*PLAYERS, *find_game(plan.game).players]
     for player in set(players):
         if player not in known and not is_learner(player) and not player.startswith(f"{FROZEN}:"):
+            if player.lower() in PEER_LEARNERS:
+                raise ConfigError(f"unknown learner {player!r}: {PEER_LEARNERS[player.lower()]}")
             raise UnknownName("learner", player, [*learner_names(), *known, "frozen:RUN/agent", "module:Class"])
     rates = plan.updates_per_episode
     if isinstance(rates, list) and len(rates) != spec.agents:
@@ -149,8 +164,19 @@ def make_learner(
         precision=plan.precision,
         device=device,
         threads=threads,
+        in_turn=spec.in_turn,
     )
     return find_learner(part.player)(context, learner_options(plan, part.player))
+
+
+def stacking_lines(plan: Plan, spec: GameSpec, parts: Iterable[Part]) -> Iterator[str]:
+    """For learners written for one agent: whether agents are computed together, by a test with two of them."""
+    for player, part in {part.player: part for part in parts if part.learns and part.agents > 1}.items():
+        if issubclass(find_learner(player), SingleAgentLearner):
+            own = make_learner(part, plan, spec, "cpu", (0, 2))
+            assert isinstance(own, SingleAgentLearner)
+            with suppress(Exception):  # the user's loss may raise anything; the run will say so when it learns
+                yield f"{player}: agents are computed {own.try_stacking()}"
 
 
 def weights_sha256(policies: Iterable[Policy]) -> str:

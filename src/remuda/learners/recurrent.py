@@ -24,9 +24,10 @@ CELLS = ("gru", "lstm")
 class RecurrentCell:
     """A GRU or an LSTM. It holds no weights: they are arguments."""
 
-    def __init__(self, kind: str, inputs: int, width: int, precision: str) -> None:
+    def __init__(self, kind: str, inputs: int, width: int, precision: str, option: str = "width") -> None:
+        """`option` is the name by which the user gives the width."""
         if padded(width) != width:
-            raise ConfigError(f"body={kind} has width {width}: give a multiple of 8, e.g. {padded(width)}")
+            raise ConfigError(f"body={kind} has {option}={width}: give a multiple of 8, e.g. {option}={padded(width)}")
         self.kind, self.inputs, self.width, self.precision = kind, inputs, width, precision
         self.gates = 3 if kind == "gru" else 4
         self.memory_size = width if kind == "gru" else 2 * width

@@ -1,8 +1,8 @@
 """Replay buffer: for each agent a ring of segments, so that turns of different worlds are never interleaved.
 
-A segment is a run of consecutive turns in which one agent was alive, stored contiguously: the frames before its first
-turn, its turns, and its last observation. Whole segments are overwritten, oldest first. So no frame stack reaches
-across the end of an episode, the end of the ring or the write position: all its frames belong to one episode.
+A segment is a life of one agent as far as it can be learned from (see `transitions`), stored contiguously: the frames
+before its first turn, the turns in which it acted, and its last observation. Whole segments are overwritten, oldest
+first. So no frame stack reaches across the end of a life, the end of the ring or the write position.
 """
 
 from __future__ import annotations
@@ -19,6 +19,12 @@ from remuda.core.fragment import Fragment
 from remuda.core.game import Group
 from remuda.core.kernels import kernel
 from remuda.core.rng import Keys, below
+from remuda.learners.transitions import find_transitions, segments_of
+
+MEMORY = "memory"
+"""Name of the recurrent state before a turn, among the extras of a fragment whose turns are replayed."""
+MAX_ELAPSED = 65535
+"""The longest absence that is told from longer ones."""
 
 
 class TransitionBatch(NamedTuple):
@@ -49,10 +55,14 @@ class Segment:
 class ReplayBuffer:
     """The replay buffers of neighbouring agents, each its own, in arrays (agents, capacity, …)."""
 
-    def __init__(self, group: Group, agents: int, capacity: int, frames: int) -> None:
+    def __init__(
+        self, group: Group, agents: int, capacity: int, frames: int, in_turn: bool = False, memory: int = 0
+    ) -> None:
+        """`in_turn` as in LearnerContext; `memory` numbers of a recurrent state are stored before each turn."""
         self.agents = agents
         self.capacity = capacity
         self.frames = frames
+        self.in_turn = in_turn
         self.action_count = group.actions
         size = int(np.prod(group.obs_shape))
         shape = (agents, capacity)
@@ -60,7 +70,9 @@ class ReplayBuffer:
         self.actions = np.zeros(shape, np.int32)
         self.rewards = np.zeros(shape, np.float32)
         self.terminated = np.zeros(shape, np.bool_)
+        self.elapsed = np.ones(shape, np.uint16)  # turns until the next observation
         self.mask = np.ones((*shape, group.actions), np.bool_) if group.masked else None
+        self.memory = np.zeros((*shape, memory), np.float32) if memory else None
         self.segments: list[deque[Segment]] = [deque() for _ in range(agents)]
         self.heads = [0] * agents  # the position after the newest segment
         self.counts = np.zeros(agents, np.int64)  # transitions each agent can draw from
@@ -69,31 +81,37 @@ class ReplayBuffer:
     @property
     def nbytes(self) -> int:
         """Bytes of all agents' buffers."""
-        mask = 0 if self.mask is None else self.mask.nbytes
-        return self.obs.nbytes + self.actions.nbytes + self.rewards.nbytes + self.terminated.nbytes + mask
+        arrays = (self.obs, self.actions, self.rewards, self.terminated, self.elapsed, self.mask, self.memory)
+        return sum(array.nbytes for array in arrays if array is not None)
 
     def take(self, fragment: Fragment) -> None:
         """Copy the segments of a fragment that has the agents of these buffers and no others."""
         assert fragment.actions.shape[2] == self.agents, "the fragment has other agents, too"
         self._table = None
+        found = find_transitions(fragment, self.in_turn)
         for agent in range(self.agents):
             for world in range(len(fragment.origin.worlds)):
-                for start, stop in _runs(fragment, world, agent):
-                    self._store(fragment, world, agent, start, stop)
+                for turns, last in segments_of(found, world, agent):
+                    segment = self._store(fragment, world, agent, turns, last)
+                    elapsed = found.elapsed[turns, world, agent]
+                    self.elapsed[agent, segment.first : segment.end - 1] = np.minimum(elapsed, MAX_ELAPSED)
 
-    def _store(self, fragment: Fragment, world: int, agent: int, start: int, stop: int) -> None:
-        lead = min(int(fragment.ages[start, world, agent]), self.frames - 1, fragment.before + start)
-        segment = self._allocate(agent, lead, stop - start)
-        source = fragment.before + start - lead
-        self.obs[agent, segment.begin : segment.end] = fragment.obs[
-            source : fragment.before + stop + 1, world, agent
-        ].reshape(segment.end - segment.begin, -1)
-        turns = slice(segment.first, segment.end - 1)
-        self.actions[agent, turns] = fragment.actions[start:stop, world, agent]
-        self.rewards[agent, turns] = fragment.rewards[start:stop, world, agent]
-        self.terminated[agent, turns] = fragment.terminated[start:stop, world, agent]
+    def _store(self, fragment: Fragment, world: int, agent: int, turns: NDArray[np.int64], last: int) -> Segment:
+        """Copy a life; `last` is the index of the observation after it. Frames before it are those of the fragment."""
+        lead = min(int(fragment.ages[turns[0], world, agent]), self.frames - 1, fragment.before)
+        segment = self._allocate(agent, lead, len(turns))
+        frames, acted = np.arange(fragment.before - lead, fragment.before), slice(segment.first, segment.end - 1)
+        seen = np.concatenate([turns, [last]])
+        own = fragment.obs[np.concatenate([frames, fragment.before + seen]), world, agent]
+        self.obs[agent, segment.begin : segment.end] = own.reshape(len(own), -1)
+        self.actions[agent, acted] = fragment.actions[turns, world, agent]
+        self.rewards[agent, acted] = fragment.rewards[turns, world, agent]
+        self.terminated[agent, acted] = fragment.terminated[turns, world, agent]
         if self.mask is not None and fragment.mask is not None:
-            self.mask[agent, segment.first : segment.end] = fragment.mask[start : stop + 1, world, agent]
+            self.mask[agent, segment.first : segment.end] = fragment.mask[seen, world, agent]
+        if self.memory is not None:
+            self.memory[agent, acted] = fragment.extras[MEMORY][turns, world, agent, : self.memory.shape[2]]
+        return segment
 
     def _allocate(self, agent: int, lead: int, turns: int) -> Segment:
         """Reserve positions for a segment, from 0 on if the ring's end is too near; drop segments that are there."""
@@ -116,8 +134,6 @@ class ReplayBuffer:
         self, first: int, last: int, keys: Keys, batch: int, n_step: int, gamma: NDArray[np.float64]
     ) -> TransitionBatch:
         """Sample transitions uniformly with replacement, for agents first … last-1, with one key per agent."""
-        if self._table is None:
-            self._table = self._make_table()
         agents = last - first
         width = self.frames * self.obs.shape[2]
         out = TransitionBatch(
@@ -129,11 +145,18 @@ class ReplayBuffer:
             next_mask=None,
         )
         ahead = np.zeros((agents, batch), np.int64)
-        stored = (self.obs, self.actions, self.rewards, self.terminated, self._table, self.counts)
+        stored = (self.obs, self.actions, self.rewards, self.terminated, self.elapsed, self.table, self.counts)
         _sample(tuple(array[first:last] for array in stored), keys, self.frames, n_step, gamma, out[:5], ahead)
         if self.mask is None:
             return out
         return out._replace(next_mask=self.mask[np.arange(first, last)[:, None], ahead])
+
+    @property
+    def table(self) -> NDArray[np.int64]:
+        """Where the transitions are, see `_make_table`."""
+        if self._table is None:
+            self._table = self._make_table()
+        return self._table
 
     def _make_table(self) -> NDArray[np.int64]:
         """Per agent and segment: transitions in earlier segments, first, begin, end; (agents, segments, 4)."""
@@ -159,11 +182,13 @@ class ReplayBuffer:
             "actions": self.actions,
             "rewards": self.rewards,
             "terminated": self.terminated,
+            "elapsed": self.elapsed,
             "leads": leads,
             "lengths": lengths,
             "heads": np.array(self.heads, np.int64),
         }
-        return arrays if self.mask is None else {**arrays, "mask": self.mask}
+        arrays |= {} if self.mask is None else {"mask": self.mask}
+        return arrays if self.memory is None else {**arrays, "memory": self.memory}
 
     def restore(self, state: dict[str, NDArray[Any]]) -> None:
         """Become equal to the buffer that `state` came from, whose shapes and types the learner has checked.
@@ -175,7 +200,7 @@ class ReplayBuffer:
             _check_ring(state["leads"][agent], state["lengths"][agent], int(state["heads"][agent]))
         if state["actions"].min() < 0 or state["actions"].max() >= self.action_count:
             raise CheckpointError("the checkpoint's replay buffer has actions that this game does not have")
-        for name in ("obs", "actions", "rewards", "terminated", "mask"):
+        for name in ("obs", "actions", "rewards", "terminated", "elapsed", "mask", "memory"):
             if name in own:
                 own[name][:] = state[name]
         self.heads = [int(head) for head in state["heads"]]
@@ -211,29 +236,8 @@ def _check_ring(leads: NDArray[np.int32], lengths: NDArray[np.int32], head: int)
         raise CheckpointError("the checkpoint's replay buffer has segments outside its capacity: the file was altered")
 
 
-def _runs(fragment: Fragment, world: int, agent: int) -> list[tuple[int, int]]:
-    """Runs of turns in which one agent of one world is alive in the same episode, as (start, stop)."""
-    alive = fragment.alive[:, world, agent]
-    ended = fragment.terminated[:, world, agent] | fragment.truncated[:, world, agent]
-    if not len(alive):
-        return []
-    if alive.all() and not ended[:-1].any():
-        return [(0, len(alive))]
-    runs = []
-    start = None
-    for turn in range(len(alive)):
-        if alive[turn] and start is None:
-            start = turn
-        if start is not None and (not alive[turn] or ended[turn]):
-            runs.append((start, turn + 1 if alive[turn] else turn))
-            start = None
-    if start is not None:
-        runs.append((start, len(alive)))
-    return runs
-
-
 @kernel
-def _frame_stack(obs: Any, position: int, begin: int, frames: int, out: Any) -> None:
+def fill_frame_stack(obs: Any, position: int, begin: int, frames: int, out: Any) -> None:
     """Copy the frames up to `position` that belong to its segment; earlier ones stay zero."""
     size = obs.shape[1]
     for f in range(frames):
@@ -244,7 +248,7 @@ def _frame_stack(obs: Any, position: int, begin: int, frames: int, out: Any) -> 
 
 
 @kernel
-def _find(table: Any, index: int) -> int:
+def find_segment(table: Any, index: int) -> int:
     """The segment that contains transition `index`, by bisection."""
     low = 0
     high = table.shape[0]
@@ -258,22 +262,30 @@ def _find(table: Any, index: int) -> int:
 
 
 @kernel
+def n_step_return(rewards: Any, elapsed: Any, first: int, last: int, gamma: float) -> tuple[float, float]:
+    """The discounted rewards from `first` up to before `last`, and the discount of what comes then."""
+    total = 0.0
+    discount = 1.0
+    for s in range(first, last):
+        total += discount * rewards[s]
+        for _ in range(elapsed[s]):
+            discount *= gamma
+    return total, discount
+
+
+@kernel
 def _sample(stored: Any, keys: Any, frames: int, n_step: int, gamma: Any, out: Any, out_ahead: Any) -> None:
-    obs, actions, rewards, terminated, table, counts = stored
+    obs, actions, rewards, terminated, elapsed, table, counts = stored
     out_obs, out_actions, out_returns, out_next, out_discounts = out
     for a in range(out_actions.shape[0]):
         for b in range(out_actions.shape[1]):
             index = below(keys[a], b, counts[a])
-            row = table[a, _find(table[a], index)]
+            row = table[a, find_segment(table[a], index)]
             position = row[1] + index - row[0]
             ahead = min(position + n_step, row[3] - 1)
-            total = 0.0
-            discount = 1.0
-            for s in range(position, ahead):
-                total += discount * rewards[a, s]
-                discount *= gamma[a]
-            _frame_stack(obs[a], position, row[2], frames, out_obs[a, b])
-            _frame_stack(obs[a], ahead, row[2], frames, out_next[a, b])
+            total, discount = n_step_return(rewards[a], elapsed[a], position, ahead, gamma[a])
+            fill_frame_stack(obs[a], position, row[2], frames, out_obs[a, b])
+            fill_frame_stack(obs[a], ahead, row[2], frames, out_next[a, b])
             out_actions[a, b] = actions[a, position]
             out_returns[a, b] = total
             out_discounts[a, b] = 0.0 if terminated[a, ahead - 1] else discount

@@ -154,7 +154,7 @@ def pad_frame_stacks(
     `min_rows=1` is right where the plan alone decides the number of rows, as in a batch of fixed size.
     """
     agents, rows, size = stacks.shape
-    x = torch.zeros((agents, max(rows, min_rows), width), device=device)
+    x = torch.zeros((agents, max(rows, min_rows), width), dtype=torch.float32, device=device)
     if not stacks.flags.writeable:  # views into Ray's store are read-only, and torch warns of such arrays
         stacks = stacks.copy()
     x[:, :rows, :size] = torch.from_numpy(stacks).to(device)
@@ -212,7 +212,7 @@ class StackedPolicy(Policy):
         self.layout = layout
         self.columns = columns
         self._rows = np.zeros((agents, layout.size + columns), np.float32)
-        self._weights = torch.zeros((agents, layout.size), device=device)
+        self._weights = torch.zeros((agents, layout.size), dtype=torch.float32, device=device)
         self._slices: dict[tuple[int, int], dict[str, Tensor]] = {}
 
     @property
@@ -260,7 +260,7 @@ class Adam:
         self.beta2 = beta2
         self.mean = torch.zeros_like(rows)
         self.square = torch.zeros_like(rows)
-        self.counts = torch.zeros(len(rows), device=rows.device)
+        self.counts = torch.zeros(len(rows), dtype=torch.float32, device=rows.device)
 
     def state(self) -> dict[str, NDArray[np.float32]]:
         """Weights and moments, one row per agent, as views."""

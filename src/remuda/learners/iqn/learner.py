@@ -24,7 +24,11 @@ from remuda.learners.iqn.options import IQNOptions
 from remuda.learners.iqn.policy import IQNPolicy
 from remuda.learners.replay import ReplayBuffer, TransitionBatch
 from remuda.learners.schedule import schedule
+from remuda.learners.sequences import SequenceBatch, SequenceShape, sample_sequences
 from remuda.learners.stack import Adam, chunks, init_keys, pad_frame_stacks
+
+Arrays = dict[str, Tensor]
+"""Weights of some agents by name, each (agents, …)."""
 
 
 class IQN(Learner):
@@ -37,7 +41,9 @@ class IQN(Learner):
         super().__init__(context, options)
         self.options: IQNOptions = options
         self.network = IQNNetwork(context.group, options, context.precision, context.device)
-        self.replay = ReplayBuffer(context.group, context.agents, replay_capacity(context, options), options.frames)
+        capacity = replay_capacity(context, options)
+        memory = self.network.memory_size
+        self.replay = ReplayBuffer(context.group, context.agents, capacity, options.frames, context.in_turn, memory)
         initial = self.network.initial_rows(init_keys(context.seed, context.agent_numbers))
         self.weights = torch.from_numpy(initial).to(context.device)
         self.target = self.weights.clone()
@@ -108,18 +114,18 @@ class IQN(Learner):
     def _update(self, first: int, last: int, update: int) -> tuple[NDArray[Any], NDArray[Any]]:
         """One gradient step for agents first … last-1; returns their losses and gradient norms."""
         agents = slice(first, last)
-        keys = self._keys(agents, update)
-        with span("sample"):
-            batch = self.replay.sample(
-                first,
-                last,
-                keys[Stream.SAMPLE],
-                self.options.batch_size,
-                self.options.n_step,
-                self._gamma.at(update, self.context.total_updates)[agents],
-            )
+        keys = self.update_keys(agents, update)
+        gamma = self._gamma.at(update, self.context.total_updates)[agents]
         rows = self.weights[agents].detach().requires_grad_()
-        loss = self._loss(rows, self.target[agents], batch, keys)
+        if self.network.cell is None:
+            with span("sample"):
+                size, n_step = self.options.batch_size, self.options.n_step
+                batch = self.replay.sample(first, last, keys[Stream.SAMPLE], size, n_step, gamma)
+            loss = self._loss(rows, self.target[agents], batch, keys)
+        else:
+            with span("sample"):
+                sequences = sample_sequences(self.replay, first, last, keys[Stream.SAMPLE], self.sequences, gamma)
+            loss = self.sequence_loss(rows, self.target[agents], sequences, keys)
         (grad,) = torch.autograd.grad(loss.sum(), rows)
         with torch.no_grad():
             rates = self._rate.at(update, self.context.total_updates)[agents]
@@ -127,45 +133,96 @@ class IQN(Learner):
             self.target[agents].lerp_(self.weights[agents], self.options.tau)
         return loss.detach().cpu().numpy(), norm.cpu().numpy()
 
-    def _keys(self, agents: slice, update: int) -> dict[Stream, Keys]:
+    def update_keys(self, agents: slice, update: int) -> dict[Stream, Keys]:
+        """Keys of the random numbers of one update, per stream and agent."""
         numbers = self.context.agent_numbers[agents]
         return {
             stream: rng.keys(rng.keys(rng.key(self.context.seed, stream), numbers), update)
             for stream in (Stream.SAMPLE, Stream.TAU, Stream.NOISE)
         }
 
+    @property
+    def sequences(self) -> SequenceShape:
+        """Sequences of a batch: about as many transitions as `batch_size` says, or more by a part of a sequence."""
+        options = self.options
+        count = -(-options.batch_size // options.sequence)
+        return SequenceShape(count, options.sequence, options.burn_in, options.n_step)
+
     def _loss(self, rows: Tensor, target_rows: Tensor, batch: TransitionBatch, keys: dict[Stream, Keys]) -> Tensor:
         """The quantile Huber loss of each agent, (agents,)."""
         net, device = self.network, rows.device
-        q = self.options.quantiles
-        size = self.options.batch_size
-        agents = len(rows)
+        arrays, targets = net.layout.arrays(rows), net.layout.arrays(target_rows)
+        with torch.no_grad():
+            next_x = pad_frame_stacks(batch.next_obs, net.scale, net.inputs, device, min_rows=1)
+            online = {name: array.detach() for name, array in arrays.items()}
+            ahead = net.features(online, next_x), net.features(targets, next_x)
+        x = pad_frame_stacks(batch.obs, net.scale, net.inputs, device, min_rows=1)
+        goals = (batch.actions, batch.returns, batch.discounts, batch.next_mask)
+        return self._errors((arrays, targets), net.features(arrays, x), ahead, goals, keys).flatten(1).mean(dim=1)
+
+    def sequence_loss(
+        self, rows: Tensor, target_rows: Tensor, batch: SequenceBatch, keys: dict[Stream, Keys]
+    ) -> Tensor:
+        """As `_loss`, for sequences: the mean over turns that exist. No gradient goes back through the burn-in."""
+        net, device, shape = self.network, rows.device, self.sequences
+        agents, size = len(rows), shape.sequences * shape.length
+        arrays, targets = net.layout.arrays(rows), net.layout.arrays(target_rows)
+        flat = batch.obs.reshape(agents, shape.sequences * shape.window, -1)
+        x = pad_frame_stacks(flat, net.scale, net.inputs, device, min_rows=1)
+        x = x.view(agents, shape.sequences, shape.window, -1)
+        begun, stored = torch.from_numpy(batch.begun).to(device), torch.from_numpy(batch.memory).to(device)
+        burn_in = (slice(None), slice(None), slice(shape.burn_in))
+        learned = (slice(None), slice(None), slice(shape.burn_in, None))
+        with torch.no_grad():
+            before, memory = net.unroll(arrays, x[burn_in], begun[burn_in], stored)
+            behind, _ = net.unroll(targets, x, begun, stored)
+        features, _ = net.unroll(arrays, x[learned], begun[learned], memory)
+        with torch.no_grad():
+            which = torch.from_numpy(batch.ahead).to(device)[..., None].expand(-1, -1, -1, net.width)
+            whole = torch.cat([before, features], dim=2)
+            ahead = tuple(own.gather(2, which).reshape(agents, size, -1) for own in (whole, behind))
+        own = features[:, :, : shape.length].reshape(agents, size, -1)
+        mask = None if batch.next_mask is None else batch.next_mask.reshape(agents, size, -1)
+        actions, returns, discounts = (a.reshape(agents, size) for a in (batch.actions, batch.returns, batch.discounts))
+        errors = self._errors((arrays, targets), own, (ahead[0], ahead[1]), (actions, returns, discounts, mask), keys)
+        valid = torch.from_numpy(batch.valid.reshape(agents, size)).to(device)
+        return errors.flatten(2).mean(dim=2).masked_fill(~valid, 0.0).sum(dim=1) / valid.sum(dim=1)
+
+    def _errors(
+        self,
+        both: tuple[Arrays, Arrays],  # of the network and of the target network
+        features: Tensor,  # (agents, rows, width)
+        ahead: tuple[Tensor, Tensor],  # (agents, rows, width) each: features of what follows, by both networks
+        goals: tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any] | None],
+        keys: dict[Stream, Keys],
+    ) -> Tensor:
+        """Weighted quantile Huber errors, (agents, rows, quantiles, target quantiles).
+
+        `goals` are actions, returns and discounts, (agents, rows), and which actions are allowed after them.
+        """
+        net, device, q = self.network, features.device, self.options.quantiles
+        agents, size, _ = features.shape
+        arrays, target_arrays = both
+        actions, returns, discounts = (torch.from_numpy(array).to(device) for array in goals[:3])
         taus = torch.from_numpy(rng.uniforms(keys[Stream.TAU], 2 * size * q).astype(np.float32)).to(device)
         taus, target_taus = taus.split_with_sizes([size * q, size * q], dim=1)
         noise = Noise.draw(keys[Stream.NOISE], 0, net, device)
         target_noise = Noise.draw(keys[Stream.NOISE], 1, net, device)
-        arrays = net.layout.arrays(rows)
         with torch.no_grad():
-            next_x = pad_frame_stacks(batch.next_obs, net.scale, net.inputs, device, min_rows=1)
             online = {name: array.detach() for name, array in arrays.items()}
-            advantages = net.mean_advantages(net.for_acting(online), next_x)
-            if batch.next_mask is not None:
-                advantages = advantages.masked_fill(~torch.from_numpy(batch.next_mask).to(device), -torch.inf)
-            best = advantages.argmax(dim=2)  # (agents, batch): double Q-learning, the online network chooses
-            future = net.quantiles(net.layout.arrays(target_rows), next_x, target_taus, target_noise)
+            advantages = net.mean_advantages(net.for_acting(online), ahead[0])
+            if goals[3] is not None:
+                advantages = advantages.masked_fill(~torch.from_numpy(goals[3]).to(device), -torch.inf)
+            best = advantages.argmax(dim=2)  # (agents, rows): double Q-learning, the online network chooses
+            future = net.quantiles(target_arrays, ahead[1], target_taus, target_noise)
             future = future.gather(3, best[:, :, None, None].expand(-1, -1, q, 1)).squeeze(3)
-            returns = torch.from_numpy(batch.returns).to(device)
-            discounts = torch.from_numpy(batch.discounts).to(device)
-            targets = returns[:, :, None] + discounts[:, :, None] * future  # (agents, batch, quantiles)
-        x = pad_frame_stacks(batch.obs, net.scale, net.inputs, device, min_rows=1)
-        values = net.quantiles(arrays, x, taus, noise)
-        actions = torch.from_numpy(batch.actions).to(device)
+            targets = returns[:, :, None] + discounts[:, :, None] * future  # (agents, rows, quantiles)
+        values = net.quantiles(arrays, features, taus, noise)
         values = values.gather(3, actions[:, :, None, None].expand(-1, -1, q, 1)).squeeze(3)
-        error = targets[:, :, None, :] - values[:, :, :, None]  # (agents, batch, quantiles, target quantiles)
+        error = targets[:, :, None, :] - values[:, :, :, None]  # (agents, rows, quantiles, target quantiles)
         magnitude = error.abs()
         huber = torch.where(magnitude <= 1.0, 0.5 * error.square(), magnitude - 0.5)
-        weight = (taus.view(agents, size, q, 1) - (error.detach() < 0).float()).abs()
-        return (weight * huber).flatten(1).mean(dim=1)
+        return (taus.view(agents, size, q, 1) - (error.detach() < 0).float()).abs() * huber
 
     def state(self) -> State:
         """Weights, target, optimiser, counters and replay buffers."""

@@ -1,6 +1,6 @@
 """The IQN networks of a herd, as functions of stacked weights.
 
-frames → body → features ─┐
+frames → body → features ─┐        (the body may be a recurrent cell, whose output the features are)
                           × → noisy layer → noisy head: value and advantages → quantiles of Q
 τ → cosines → layer → φ ──┘
 """
@@ -17,11 +17,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from remuda.core import rng
-from remuda.core.errors import ConfigError
 from remuda.core.game import Group
 from remuda.core.rng import Keys
 from remuda.learners.body import Body, own_body
-from remuda.learners.recurrent import CELLS
+from remuda.learners.recurrent import CELLS, RecurrentCell
 from remuda.learners.stack import MIN_ROWS, StackedNetwork, WeightLayout, add_linear, linear, padded
 
 if TYPE_CHECKING:
@@ -66,19 +65,23 @@ class IQNNetwork(StackedNetwork):
         self.width = padded(options.layer)
         self.outputs = padded(group.actions + 1)
         self.noisy = options.sigma > 0
+        self.cell: RecurrentCell | None = None
         if options.body in CELLS:
-            raise ConfigError(f"body={options.body} is not possible with learner iqn yet: use learner=ppo")
+            inputs = options.frames * self.obs_size
+            self.cell = RecurrentCell(str(options.body), inputs, options.layer, precision, "layer")
         self.body = Body(str(options.body), group, options.frames, options.layer) if own_body(options.body) else None
         self.layout = self._layout()
-        self._cosines = math.pi * torch.arange(1, COSINES + 1, device=self.device)
+        self._cosines = math.pi * torch.arange(1, COSINES + 1, dtype=torch.float32, device=self.device)
         k = options.acting_quantiles
-        rows = torch.arange(max(k, MIN_ROWS), device=self.device) % k
+        rows = torch.arange(max(k, MIN_ROWS), dtype=torch.float32, device=self.device) % k
         self._acting_taus = (rows + 0.5) / k
 
     def _layout(self) -> WeightLayout:
         options, layout = self.options, WeightLayout()
         inputs, layer, outputs = self.frames * self.obs_size, options.layer, self.actions + 1
-        if self.body is None:
+        if self.cell is not None:
+            self.cell.add_to(layout)
+        elif self.body is None:
             add_linear(layout, "body", inputs, layer)
         else:
             for name, shape in self.body.shapes.items():
@@ -100,6 +103,29 @@ class IQNNetwork(StackedNetwork):
                 row[:size] = self.body.initial_weights(key)
         return rows
 
+    @property
+    def memory_size(self) -> int:
+        """Numbers of the recurrent state; 0 without one."""
+        return 0 if self.cell is None else self.cell.memory_size
+
+    def unroll(self, arrays: dict[str, Tensor], x: Tensor, begun: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """Features of sequences, (agents, sequences, turns, width), and the recurrent states after them.
+
+        x is (agents, sequences, turns, inputs), memory (agents, sequences, memory_size). Where `begun` (agents,
+        sequences, turns) is False the state stays as it is.
+        """
+        assert self.cell is not None
+        agents, sequences, turns, inputs = x.shape
+        if not turns:
+            return x.new_zeros((agents, sequences, 0, self.width)), memory
+        read = self.cell.read(arrays, x.reshape(agents, sequences * turns, inputs)).view(agents, sequences, turns, -1)
+        outputs = []
+        for turn in range(turns):
+            after = self.cell.step(arrays, read[:, :, turn], memory)
+            memory = torch.where(begun[:, :, turn, None], after, memory)
+            outputs.append(memory[:, :, : self.width])
+        return torch.stack(outputs, dim=2), memory
+
     def features(self, arrays: dict[str, Tensor], x: Tensor) -> Tensor:
         """Features of the input: x (agents, rows, inputs) → (agents, rows, width)."""
         if self.body is not None:
@@ -117,12 +143,11 @@ class IQNNetwork(StackedNetwork):
         phi = self.phi(arrays, self._acting_taus.expand(agents, -1))
         return {**arrays, ACTING_PHI: phi[:, : self.options.acting_quantiles]}
 
-    def mean_advantages(self, arrays: dict[str, Tensor], x: Tensor) -> Tensor:
+    def mean_advantages(self, arrays: dict[str, Tensor], features: Tensor) -> Tensor:
         """Advantages averaged over the fixed quantiles, without noise: (agents, rows, actions).
 
         This is enough to find the best action: the value of the state adds the same to every action.
         """
-        features = self.features(arrays, x)
         agents, rows, width = features.shape
         hidden = (features.unsqueeze(2) * arrays[ACTING_PHI].unsqueeze(1)).view(agents, -1, width)
         hidden = linear(hidden, arrays["layer.weight"], arrays["layer.bias"], self.precision).relu_()
@@ -131,9 +156,8 @@ class IQNNetwork(StackedNetwork):
         out = linear(hidden, arrays["head.weight"], arrays["head.bias"], self.precision)
         return out[:, :, 1 : self.actions + 1]
 
-    def quantiles(self, arrays: dict[str, Tensor], x: Tensor, taus: Tensor, noise: Noise | None) -> Tensor:
-        """Q at each τ: x (agents, rows, inputs), taus (agents, rows * q) → (agents, rows, q, actions)."""
-        features = self.features(arrays, x)
+    def quantiles(self, arrays: dict[str, Tensor], features: Tensor, taus: Tensor, noise: Noise | None) -> Tensor:
+        """Q at each τ: features (agents, rows, width), taus (agents, rows * q) → (agents, rows, q, actions)."""
         agents, rows, width = features.shape
         phi = self.phi(arrays, taus).view(agents, rows, -1, width)
         hidden = (features.unsqueeze(2) * phi).view(agents, -1, width)

@@ -29,8 +29,12 @@ class IQNOptions(Options):
     clip: float = Field(1.0, gt=0, description="largest gradient norm")
     sigma: float = Field(0.017, ge=0, description="initial noise of the noisy layers; 0 turns it off")
     body: str | None = Field(
-        None, description="what reads observations: mlp (default, one layer), cnn, or your own, module:Class"
+        None, description="what reads observations: mlp (default, one layer), cnn, gru, lstm, or your own, module:Class"
     )
+    sequence: int = Field(
+        8, ge=1, description="with body=gru or lstm: turns that are learned in a row, of which batches are made"
+    )
+    burn_in: int = Field(8, ge=0, description="with body=gru or lstm: turns before them that renew a stored state")
 
     def check(self) -> None:
         """Raise if options contradict each other."""

@@ -11,6 +11,8 @@ from remuda.core.game import Group
 from remuda.core.policy import PolicyInput, PolicyOutput, explore
 from remuda.learners.iqn.network import IQNNetwork
 from remuda.learners.iqn.options import IQNOptions
+from remuda.learners.recurrent import memory_rows
+from remuda.learners.replay import MEMORY
 from remuda.learners.stack import StackedPolicy, chunks, stack_frames
 
 
@@ -21,6 +23,10 @@ class IQNPolicy(StackedPolicy):
         self.network = IQNNetwork(group, options, precision, device)
         super().__init__(group, agents, self.network.layout, 1, device)
         self.frames = options.frames
+        self.memory_size = self.network.memory_size
+        if self.memory_size:
+            self.extras = (MEMORY,)
+            self.extra_shapes = {MEMORY: (self.memory_size,)}
 
     @torch.no_grad()
     def prepare(self, arrays: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -31,8 +37,9 @@ class IQNPolicy(StackedPolicy):
         """Choose ε-greedily, with the row's ε unless `inputs.exploration` is given."""
         worlds = inputs.keys.shape[0]
         greedy = np.empty((worlds, last - first), np.int64)
+        memory = np.empty((worlds, last - first, self.memory_size), np.float32) if self.memory_size else None
         for low, high in chunks(last - first, self.network.acting_bytes(worlds)):
-            advantages = self._advantages(inputs, low, high, first)
+            advantages = self._advantages(inputs, low, high, first, memory)
             if inputs.mask is not None:
                 advantages = np.where(inputs.mask[:, low:high], advantages, -np.inf)
             greedy[:, low:high] = advantages.argmax(axis=-1)
@@ -40,13 +47,27 @@ class IQNPolicy(StackedPolicy):
             epsilon = self._rows[first:last, -1].astype(np.float64)
         else:
             epsilon = np.full(last - first, inputs.exploration)
-        return PolicyOutput(explore(greedy, epsilon, inputs, self.group.actions))
+        actions = explore(greedy, epsilon, inputs, self.group.actions)
+        if inputs.memory is None or memory is None:
+            return PolicyOutput(actions)
+        return PolicyOutput(actions, {MEMORY: inputs.memory.copy()}, memory)
 
     @torch.no_grad()
-    def _advantages(self, inputs: PolicyInput, low: int, high: int, first: int) -> NDArray[np.float32]:
-        """Mean advantage of every action, (worlds, high-low, actions)."""
-        net = self.network
+    def _advantages(
+        self, inputs: PolicyInput, low: int, high: int, first: int, memory: NDArray[np.float32] | None
+    ) -> NDArray[np.float32]:
+        """Mean advantage of every action, (worlds, high-low, actions); writes the next recurrent states to `memory`."""
+        net, arrays = self.network, self.agent_arrays(first + low, first + high)
         x = stack_frames(inputs.obs[:, :, low:high], inputs.ages[:, low:high], net.scale, net.inputs)
-        advantages = net.mean_advantages(self.agent_arrays(first + low, first + high), x.to(net.device))
+        x = x.to(net.device)
+        if inputs.memory is None or memory is None:
+            features = net.features(arrays, x)
+        else:
+            before = memory_rows(inputs.memory[:, low:high]).to(net.device)
+            begun = torch.ones((*x.shape[:2], 1), dtype=torch.bool, device=net.device)
+            sequences, after = net.unroll(arrays, x.unsqueeze(2), begun, before)
+            features = sequences.squeeze(2)
+            memory[:, low:high] = after[:, : len(memory)].transpose(0, 1).cpu().numpy()
+        advantages = net.mean_advantages(arrays, features)
         result: NDArray[np.float32] = advantages[:, : inputs.keys.shape[0]].transpose(0, 1).cpu().numpy()
         return result

@@ -58,7 +58,9 @@ def _unroll(
         x = pad_frame_stacks(stacks[turn].swapaxes(0, 1), network.scale, network.inputs, network.device)
         features, after = network.features(arrays, x, memory_rows(memory).to(network.device))
         assert after is not None
-        memory = after[:, : len(memory)].transpose(0, 1).cpu().numpy().copy()
+        memory = np.where(
+            fragment.alive[turn][..., None], after[:, : len(memory)].transpose(0, 1).cpu().numpy(), memory
+        )
         out.after[turn] = memory
         out.features[turn] = features[:, : len(memory), : out.features.shape[3]].transpose(0, 1).cpu().numpy()
 

@@ -1,8 +1,7 @@
-"""The data of a round in the form that PPO learns from: frame stacks, advantages, running moments."""
+"""The data of a round in the form that PPO learns from: rows of agents, frame stacks, advantages."""
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,17 +36,19 @@ class Experience(NamedTuple):
         return Experience(*views)
 
 
-def alive_rows(fragment: Fragment, array: NDArray[Any], agent: int) -> NDArray[Any]:
-    """Entries of `array` (turns, worlds, agents, …) in which an agent is alive, world after world: (rows, …)."""
-    rows: NDArray[Any] = array[:, :, agent].swapaxes(0, 1)[fragment.alive[:, :, agent].T]
+def rows_of(array: NDArray[Any], which: NDArray[np.bool_], agent: int) -> NDArray[Any]:
+    """Entries of `array` (turns, worlds, agents, …) where `which` is true, world after world: (rows, …)."""
+    rows: NDArray[Any] = array[:, :, agent].swapaxes(0, 1)[which[:, :, agent].T]
     return rows
 
 
 def places(fragment: Fragment, length: int) -> NDArray[np.int64]:
-    """Each turn's number in its sequence, (turns, worlds, agents, 1): lives are cut after every `length` turns."""
+    """Each action's number in its sequence, (turns, worlds, agents, 1): lives are cut after every `length` actions."""
     out = np.zeros(fragment.ages.shape, np.int64)
-    for turn in range(1, len(out)):
-        out[turn] = np.where(fragment.ages[turn] == 0, 0, out[turn - 1] + 1)
+    number = np.full(fragment.ages.shape[1:], -1)
+    for turn, acted in enumerate(fragment.alive):
+        number = np.where(acted, np.where(fragment.ages[turn] == 0, 0, number + 1), number)
+        out[turn] = number
     return (out % length)[..., None]
 
 
@@ -66,90 +67,90 @@ def privileged_states(fragment: Fragment, size: int) -> NDArray[Any]:
 
 
 def frame_stacks(fragment: Fragment, frames: int) -> NDArray[Any]:
-    """The last `frames` observations at every turn, oldest first: (turns, worlds, agents, frames * obs).
+    """The last `frames` observations acted on, at every turn, oldest first: (turns, worlds, agents, frames * obs).
 
-    Frames that are older than the agent are zero. With one frame this is a view.
+    Frames of earlier lives are zero. With one frame this is a view.
     """
     obs = fragment.obs.reshape(*fragment.obs.shape[:3], -1)
     turns, worlds, agents = fragment.alive.shape
     if frames == 1:
         return obs[fragment.before : fragment.before + turns]
     out = np.zeros((turns, worlds, agents, frames * obs.shape[3]), obs.dtype)
-    _fill_stacks(obs, fragment.ages, fragment.before, frames, out)
+    _fill_stacks(obs, fragment.alive, fragment.ages, fragment.before, frames, out)
     return out
 
 
 @kernel
-def _fill_stacks(obs: Any, ages: Any, before: int, frames: int, out: Any) -> None:
+def _fill_stacks(obs: Any, alive: Any, ages: Any, before: int, frames: int, out: Any) -> None:
     turns, worlds, agents = ages.shape
-    size = obs.shape[3]
     for t in range(turns):
         for w in range(worlds):
             for a in range(agents):
-                for f in range(max(0, frames - 1 - ages[t, w, a]), frames):
-                    source = before + t - (frames - 1 - f)
-                    for i in range(size):
-                        out[t, w, a, f * size + i] = obs[source, w, a, i]
+                if alive[t, w, a]:
+                    fill_stack(obs, alive, before, (before + t, t, w, a), frames, ages[t, w, a], out[t, w, a])
+
+
+@kernel
+def fill_stack(obs: Any, alive: Any, before: int, where: Any, frames: int, age: int, out: Any) -> None:
+    """Write the observation at `newest`, and of those before `turn` the last ones that the agent acted on."""
+    newest, turn, w, a = where
+    size = obs.shape[3]
+    source, older = newest, before + turn - 1
+    for f in range(frames - 1, max(-1, frames - 2 - age), -1):
+        for i in range(size):
+            out[f * size + i] = obs[source, w, a, i]
+        while older >= before and not alive[older - before, w, a]:
+            older -= 1
+        if older < 0:
+            break
+        source, older = older, older - 1
 
 
 def next_frame_stacks(
-    fragment: Fragment, frames: int, turns: NDArray[np.int64], worlds: NDArray[np.int64], agent: int
+    fragment: Fragment, after: NDArray[np.int64], frames: int, rows: tuple[NDArray[np.int64], ...], agent: int
 ) -> NDArray[Any]:
-    """The frame stack of one agent after each of some turns, (rows, frames * obs); row i is after turns[i].
+    """The frame stack of one agent after each of some turns, (rows, frames * obs); `rows` are turns and worlds.
 
-    It is not the stack of the following turn in `frame_stacks` if the agent's episode ended in between: that one starts
-    anew, this one still has the frames of the episode that ended.
+    The newest observation is the one that `after` names, see `Transitions`. It is not the stack of that turn in
+    `frame_stacks` if the agent's life ended in between: that one starts anew, this one has the frames of the old life.
     """
-    ages = fragment.ages[turns, worlds, agent] + 1  # after the turn
-    out = np.zeros((len(turns), frames, *fragment.obs.shape[3:]), fragment.obs.dtype)
-    for back in range(frames):
-        known = ages >= back
-        out[known, frames - 1 - back] = fragment.obs[fragment.before + turns[known] + 1 - back, worlds[known], agent]
-    return out.reshape(len(turns), frames * math.prod(fragment.obs.shape[3:]))
+    obs = fragment.obs.reshape(*fragment.obs.shape[:3], -1)
+    out = np.zeros((len(rows[0]), frames * obs.shape[3]), obs.dtype)
+    _fill_next_stacks(obs, fragment.alive, fragment.ages, after, fragment.before, frames, (*rows, agent), out)
+    return out
+
+
+@kernel
+def _fill_next_stacks(
+    obs: Any, alive: Any, ages: Any, after: Any, before: int, frames: int, which: Any, out: Any
+) -> None:
+    turns, worlds, a = which
+    for row in range(len(turns)):
+        t, w = turns[row], worlds[row]
+        where = (before + after[t, w, a], t + 1, w, a)
+        fill_stack(obs, alive, before, where, frames, ages[t, w, a] + 1, out[row])
 
 
 @kernel
 def generalised_advantages(
-    rewards: Any, values: Any, next_values: Any, flags: Any, gamma: Any, decay: float, out: Any
+    rewards: Any, values: Any, after: Any, flags: Any, elapsed: Any, gamma: float, decay: float, out: Any
 ) -> None:
-    """Generalised advantage estimation (Schulman et al. 2016), backwards through time; all (turns, worlds, agents)."""
-    terminated, ended, alive = flags
-    turns, worlds, agents = rewards.shape
-    for w in range(worlds):
-        for a in range(agents):
-            advantage = 0.0
-            for t in range(turns - 1, -1, -1):
-                if not alive[t, w, a]:
-                    advantage = 0.0
-                    continue
-                future = 0.0 if terminated[t, w, a] else gamma[a] * next_values[t, w, a]
-                carry = 0.0 if ended[t, w, a] else gamma[a] * decay * advantage
-                advantage = rewards[t, w, a] + future - values[t, w, a] + carry
-                out[t, w, a] = advantage
+    """Generalised advantage estimation (Schulman et al. 2016), backwards through an agent's turns, (rows,) each.
 
-
-class RunningMoments:
-    """Running mean and standard deviation of `size` numbers per agent, by Chan's parallel formula."""
-
-    def __init__(self, agents: int, size: int) -> None:
-        self.moments = np.zeros((agents, 1 + 2 * size))  # count, means, sums of squared deviations
-
-    def add(self, agent: int, rows: NDArray[np.float64]) -> None:
-        """Include rows (rows, size) of one agent."""
-        if not len(rows):
-            return
-        own, size = self.moments[agent], rows.shape[1]
-        count, means, squares = own[0], own[1 : 1 + size], own[1 + size :]
-        new_means, total = rows.mean(axis=0), own[0] + len(rows)
-        delta = new_means - means
-        squares += ((rows - new_means) ** 2).sum(axis=0) + delta**2 * count * len(rows) / total
-        means += delta * len(rows) / total
-        own[0] = total
-
-    def mean_and_std(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Both (agents, size); 0 and 1 for an agent with fewer than two rows."""
-        size = (self.moments.shape[1] - 1) // 2
-        count, means, squares = np.split(self.moments, [1, 1 + size], axis=1)
-        known = count > 1
-        std = np.sqrt(squares / np.maximum(count, 1))
-        return np.where(known, means, 0.0), np.where(known, std, 1.0)
+    `flags` are terminated and cut off. A turn that is neither is followed by the next row. `after` has the values of
+    the observations after turns that are cut off, in their order. `elapsed` turns discount the value after a turn.
+    """
+    terminated, cut_off = flags
+    advantage, left = 0.0, len(after)
+    for i in range(len(rewards) - 1, -1, -1):
+        discount, future, carry = gamma, 0.0, 0.0
+        for _ in range(1, elapsed[i]):
+            discount *= gamma
+        if cut_off[i]:
+            left -= 1
+            future = discount * after[left]
+        elif not terminated[i]:
+            future = discount * values[i + 1]
+            carry = discount * decay * advantage
+        advantage = rewards[i] + future - values[i] + carry
+        out[i] = advantage

@@ -180,6 +180,11 @@ class PPONetwork(StackedNetwork):
         """Values by the critic, (agents, rows), of its own input; standardised if `normalise_values` is on."""
         return self.forward(arrays, "critic", x)[:, :, 0]
 
+    def dense_flops(self, name: str) -> list[float]:
+        """Floating-point operations of each layer of "actor" or "critic" for one row, forward and without padding."""
+        shapes = {entry.name: entry.shape for entry in self.layout.entries}
+        return [2.0 * math.prod(shapes[f"{name}.{i}.weight"]) for i in range(len(self.options.layers) + 1)]
+
     def row_bytes(self, rows: int) -> int:
         """Bytes of one agent's largest activation with so many rows."""
         widths = (self.actor_outputs, 4 * self.options.width if self.body_columns else 1, *self.options.layers)

@@ -32,6 +32,7 @@ LossTerms = Tensor | tuple[Tensor, dict[str, Tensor]]
 
 def agent_module(learner: type[SingleAgentLearner], group: Group, options: Any) -> AgentModule:
     """The network that a learner makes for an agent of this group."""
+    group.require_discrete(learner.__name__)
     example = torch.zeros((2, options.frames, *group.obs_shape))
     return AgentModule(learner.__name__, lambda: learner.network(group, options), example)
 
@@ -73,6 +74,16 @@ class SingleAgentLearner(Learner):
     def stacking(self) -> str:
         """Whether agents are computed together, and if not, why."""
         return f"one by one ({self._gradients.reason})" if self._gradients.reason else "stacked by torch.func"
+
+    @abstractmethod
+    def _example(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """Weights, and a batch of zeros, as a gradient step gets them."""
+
+    def try_stacking(self) -> str:
+        """`stacking` before the first update: a test with random numbers, as each new shape of a batch gets one."""
+        values = {name: torch.zeros(self.context.agents, device=self.weights.device) for name in self._schedules}
+        self._gradients.is_stacked(*self._example(), values)
+        return self.stacking
 
     def _gradient(self, rows: tuple[Tensor, ...], batch: Any, values: dict[str, Tensor]) -> Any:
         """Gradient, loss and metrics of one agent; `rows` are its weights and, where there is one, its target's."""

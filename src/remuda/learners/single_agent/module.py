@@ -69,8 +69,12 @@ class AgentModule:
     def modules(self, count: int) -> list[nn.Module]:
         """`count` copies of the module for this thread: `functional_call` changes a module while it runs."""
         own: list[nn.Module] = self._thread_local.__dict__.setdefault("modules", [])
-        own += [deepcopy(self.template) for _ in range(count - len(own))]
+        own += [self.new_module() for _ in range(count - len(own))]
         return own[:count]
+
+    def new_module(self) -> nn.Module:
+        """A new instance of the module, for the caller to load weights into."""
+        return deepcopy(self.template)
 
     def call(self, function: Callable[..., Any], rows: Sequence[Tensor], *arguments: Any) -> Any:
         """`function(*modules, *arguments)`, with one module per row of weights, (columns,), differentiable in them."""

@@ -45,7 +45,8 @@ class OffPolicyLearner(SingleAgentLearner):
 
     def __init__(self, context: LearnerContext, options: Any) -> None:
         super().__init__(context, options)
-        self.replay = ReplayBuffer(context.group, context.agents, replay_capacity(context, options), options.frames)
+        capacity = replay_capacity(context, options)
+        self.replay = ReplayBuffer(context.group, context.agents, capacity, options.frames, context.in_turn)
         self.target = self.weights.clone()
         self._scale = input_scale(context.group)
 
@@ -113,6 +114,13 @@ class OffPolicyLearner(SingleAgentLearner):
         return tuple(
             torch.as_tensor(array).to(self.weights.device) for array in (self._observations(drawn.obs), *arrays)
         )
+
+    def _example(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        agents, size, group = self.context.agents, self.options.batch_size, self.context.group
+        numbers = torch.zeros((agents, size), device=self.weights.device)
+        obs = numbers.new_zeros((agents, size, self.options.frames, *group.obs_shape))
+        mask = numbers.new_ones((agents, size, group.actions), dtype=torch.bool)
+        return (self.weights, self.target), (obs, numbers.long(), numbers, obs, numbers, mask)
 
     def _observations(self, stacks: NDArray[Any]) -> Tensor:
         """Frame stacks (agents, rows, frames * obs) as network input, (agents, rows, frames, *obs)."""

@@ -20,7 +20,7 @@ from remuda.core.learner import LearnerContext, State
 from remuda.core.policy import Policy
 from remuda.core.ranges import split_evenly
 from remuda.core.rng import Stream
-from remuda.learners.ppo.experience import alive_rows, frame_stacks, next_frame_stacks
+from remuda.learners.ppo.experience import frame_stacks, next_frame_stacks, rows_of
 from remuda.learners.ppo.policy import LOG_PROB
 from remuda.learners.schedule import counts
 from remuda.learners.single_agent.base import LossTerms, SingleAgentLearner, autocast
@@ -28,6 +28,7 @@ from remuda.learners.single_agent.options import OnPolicyOptions, SingleAgentOpt
 from remuda.learners.single_agent.policy import SampledPolicy
 from remuda.learners.single_agent.stacking import HerdMap
 from remuda.learners.stack import input_scale
+from remuda.learners.transitions import find_transitions
 
 
 class RolloutBatch(NamedTuple):
@@ -50,7 +51,8 @@ class AgentRounds(NamedTuple):
     mask: NDArray[np.bool_]  # (rows, actions)
     rewards: NDArray[np.float32]
     terminated: NDArray[np.bool_]
-    ends: NDArray[np.bool_]  # the agent did not act in the next turn, or its episode ended
+    elapsed: NDArray[np.int64]  # turns until the next observation
+    ends: NDArray[np.bool_]  # the last row of a life
     next_stacks: NDArray[Any]  # (cuts, frames * obs): after each row that ends without being terminated
 
 
@@ -138,14 +140,14 @@ class OnPolicyLearner(SingleAgentLearner):
         for fragment in self._fragments:
             mask = fragment.mask
             allowed = mask[:-1] if mask is not None else np.ones((*fragment.alive.shape, self._actions), np.bool_)
-            ends = _ends(fragment)
+            found = find_transitions(fragment, self.context.in_turn)
             arrays = (
                 frame_stacks(fragment, self.options.frames), fragment.actions, fragment.extras[LOG_PROB], allowed,
-                fragment.rewards, fragment.terminated, ends,
+                fragment.rewards, fragment.terminated, found.elapsed, found.ends,
             )  # fmt: skip
-            worlds, turns = np.nonzero((ends & ~fragment.terminated)[:, :, agent].T)
-            after = next_frame_stacks(fragment, self.options.frames, turns, worlds, agent)
-            parts.append([*(alive_rows(fragment, array, agent) for array in arrays), after])
+            worlds, turns = np.nonzero((found.ends & ~fragment.terminated)[:, :, agent].T)
+            after = next_frame_stacks(fragment, found.after, self.options.frames, (turns, worlds), agent)
+            parts.append([*(rows_of(array, found.learnable, agent) for array in arrays), after])
         columns: list[Any] = [np.concatenate(column) for column in zip(*parts, strict=True)]
         return AgentRounds(*columns)
 
@@ -166,7 +168,8 @@ class OnPolicyLearner(SingleAgentLearner):
 
     def _batch(self, rounds: list[AgentRounds], first: int) -> tuple[Tensor, ...]:
         """A `RolloutBatch` of each agent, with a first axis for the agents."""
-        stacks, actions, log_probs, mask, rewards, terminated, ends, after = map(np.stack, zip(*rounds, strict=True))
+        columns = map(np.stack, zip(*rounds, strict=True))
+        stacks, actions, log_probs, mask, rewards, terminated, elapsed, ends, after = columns
         gamma = self._schedules["gamma"].at(self.updates, self.context.total_updates)[first : first + len(rounds)]
         obs, rows = self._observations(np.concatenate([stacks, after], axis=1)), rewards.shape[1]
         with torch.no_grad():
@@ -176,10 +179,23 @@ class OnPolicyLearner(SingleAgentLearner):
         next_values[ends & ~terminated] = values[:, rows:].reshape(-1)
         advantages = np.zeros_like(rewards)
         _advantages(
-            rewards, values[:, :rows], next_values, terminated, ends, gamma, self.options.gae_lambda, advantages
+            rewards,
+            values[:, :rows],
+            next_values,
+            (terminated, elapsed, ends),
+            gamma,
+            self.options.gae_lambda,
+            advantages,
         )
         others = (actions, advantages, advantages + values[:, :rows], log_probs, mask)
         return (obs[:, :rows], *(torch.from_numpy(array).to(obs.device) for array in others))
+
+    def _example(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        agents, group = self.context.agents, self.context.group
+        numbers = torch.zeros((agents, self.context.turns), device=self.weights.device)
+        obs = numbers.new_zeros((*numbers.shape, self.options.frames, *group.obs_shape))
+        mask = numbers.new_ones((*numbers.shape, group.actions), dtype=torch.bool)
+        return (self.weights,), (obs, numbers.long(), numbers, numbers, numbers, mask)
 
     def _values_of_agent(self, row: Tensor, obs: Tensor) -> Tensor:
         with autocast(self.context.precision, self.context.device):
@@ -225,23 +241,17 @@ class OnPolicyLearner(SingleAgentLearner):
         return int(4 * rows * (2 * stack + 8 + self._actions) + weights)
 
 
-def _ends(fragment: Fragment) -> NDArray[np.bool_]:
-    """Where an agent acted, and its episode or the fragment ended or it did not act in the next turn; as `alive`."""
-    ends = fragment.terminated | fragment.truncated
-    ends[:-1] |= ~fragment.alive[1:]
-    ends[-1:] = True
-    return ends & fragment.alive
-
-
 @kernel
-def _advantages(
-    rewards: Any, values: Any, next_values: Any, terminated: Any, ends: Any, gamma: Any, decay: float, out: Any
-) -> None:
+def _advantages(rewards: Any, values: Any, next_values: Any, flags: Any, gamma: Any, decay: float, out: Any) -> None:
     """Generalised advantage estimation (Schulman et al. 2016), backwards through rows; all (agents, rows)."""
+    terminated, elapsed, ends = flags
     for a in range(rewards.shape[0]):
         advantage = 0.0
         for t in range(rewards.shape[1] - 1, -1, -1):
-            future = 0.0 if terminated[a, t] else gamma[a] * next_values[a, t]
-            carry = 0.0 if ends[a, t] else gamma[a] * decay * advantage
+            discount = gamma[a]
+            for _ in range(1, elapsed[a, t]):
+                discount *= gamma[a]
+            future = 0.0 if terminated[a, t] else discount * next_values[a, t]
+            carry = 0.0 if ends[a, t] else discount * decay * advantage
             advantage = rewards[a, t] + future - values[a, t] + carry
             out[a, t] = advantage
