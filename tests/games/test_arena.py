@@ -9,7 +9,7 @@ import pytest
 
 from remuda.core.errors import ConfigError
 from remuda.games import grid
-from remuda.games.grid import arena
+from remuda.games.grid.turns import report_social_metrics
 
 
 def moved(cells: list[tuple[int, int]], wanted: list[tuple[int, int]], priority: list[int]) -> list[tuple[int, int]]:
@@ -127,7 +127,7 @@ def test_social_metrics_are_those_of_the_papers() -> None:
     tally[0] = [3, 10 + 20 + 30, 3, 0]
     tally[1] = [1, 40, 1, 2]
     metrics = np.zeros((2, 4), np.float32)
-    arena._report(tally, 4, metrics)
+    report_social_metrics(tally, 4, metrics)
     assert metrics[0].tolist() == [4, 0.75, 30, 1.5]
-    arena._report(np.zeros((2, 4)), 4, metrics)
+    report_social_metrics(np.zeros((2, 4)), 4, metrics)
     assert metrics[0].tolist() == [0, 1, 0, 2]

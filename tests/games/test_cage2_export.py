@@ -49,13 +49,14 @@ def actions_here(run: Run, worlds: int, steps: int) -> np.ndarray:
     return np.array(chosen)
 
 
-@pytest.mark.parametrize("observation", ["memory", "bits"])
+@pytest.mark.promise
+@pytest.mark.parametrize("observation", ["memory", "bits", "belief"])
 def test_it_chooses_the_same_actions_from_bits_alone(observation: str, tmp_path: Path) -> None:
     run = remuda.train(preset="cage2_record", observation=observation, out=tmp_path / "run", **SMALL)
     files = remuda.export(run, out=tmp_path / "agent")
     assert tmp_path / "agent" / "defender.py" in files
     theirs = imported(tmp_path / "agent" / "defender.py")
-    worlds, steps = 4, 100
+    worlds, steps = 2, 60  # B_line and Meander
     wanted = actions_here(run, worlds, steps)
     options = {"red": run.plan.options["red"], "rules": "leaderboard"}
     game: Any = make_game(find_game("cage2"), options, range(worlds))
@@ -69,6 +70,7 @@ def test_it_chooses_the_same_actions_from_bits_alone(observation: str, tmp_path:
         game.step([np.array(actions)[:, None]])
 
 
+@pytest.mark.promise
 def test_it_plays_in_a_process_without_remuda(tmp_path: Path) -> None:
     run = remuda.train(preset="cage2_record", out=tmp_path / "run", **SMALL)
     remuda.export(run, out=tmp_path / "agent")

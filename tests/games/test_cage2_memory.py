@@ -55,9 +55,10 @@ def random_actions(turn: int, worlds: int, limit: int) -> NDArray[np.int64]:
     [
         MEMORY_AND_COMPACT,
         {"observation": "truth", "actions": "compact", "horizon": "terminal"},
+        {"observation": "belief", "actions": "compact", "rules": "leaderboard"},
         {"observation": "memory", "workflow": "distinct", "rules": "leaderboard"},
     ],
-    ids=["memory", "truth", "workflow"],
+    ids=["memory", "truth", "belief", "workflow"],
 )
 def test_it_keeps_every_promise_of_a_game(options: dict[str, Any]) -> None:
     assert [f"{f.promise}: {f.problem}" for f in remuda.check("cage2", red="mixed", **options) if not f.good] == []
@@ -161,6 +162,16 @@ def test_the_truth_tells_worlds_apart_that_look_the_same() -> None:
     seen = observe(game)
     assert not (seen[0] == seen[1]).all()
     assert "study only" in (find_game("cage2").options.model_fields["observation"].description or "")
+
+
+def test_critics_may_see_the_truth() -> None:
+    remembering, knowing = (start(6, observation=name) for name in ("memory", "truth"))
+    for turn in range(20):
+        for game in (remembering, knowing):
+            game.step([random_actions(turn, 6, 145)])
+    state = np.zeros((6, *(remembering.spec.groups[0].state_shape or ())), np.float32)
+    remembering.observe_state(0, state)
+    np.testing.assert_array_equal(state, observe(knowing))
 
 
 def test_a_wrong_observation_is_named() -> None:

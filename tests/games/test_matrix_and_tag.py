@@ -25,6 +25,7 @@ def world(name: str, places: list[tuple[int, int, int]], **options: Any) -> Any:
     return game
 
 
+@pytest.mark.promise
 @pytest.mark.parametrize("name", ["matrix", "stag_hunt", "tag"])
 def test_the_conformance_suite_passes(name: str) -> None:
     assert [f for f in remuda.check(name, turns=120) if not f.good] == []
@@ -100,9 +101,10 @@ def test_coins_players_take_the_coins_that_they_say() -> None:
     assert own.returns.sum() > any_coin.returns.sum()
 
 
-def test_two_cleaners_feed_the_eaters() -> None:
+def test_four_cleaners_feed_the_eaters() -> None:
+    """Players see their views alone: two of them do not keep the river clean, four do."""
     none = remuda.evaluate("cleanup", 2, learner="greedy", turns=400)
-    some = remuda.evaluate("cleanup", 2, learners={"0-1": "cooperator", "2-6": "greedy"}, turns=400)
+    some = remuda.evaluate("cleanup", 2, learners={"0-3": "cooperator", "4-6": "greedy"}, turns=400)
     assert none.returns.sum() == 0
-    assert some.returns[:, 2:].sum() > 0
-    assert some.metrics["cleaned"][:, :2].min() > 0
+    assert some.returns[:, 4:].sum(axis=1).min() > 100
+    assert some.metrics["cleaned"][:, :4].min() > 0

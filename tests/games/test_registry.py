@@ -48,3 +48,12 @@ def test_a_module_without_its_entry_gets_a_hint(name: str, tmp_path: Path, monke
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match=r"mygame:NAME"):
         find_game(name)
+
+
+@pytest.mark.parametrize("raised", ["SystemExit(7)", "type('Odd', (BaseException,), {})('odd')", "ValueError('bad')"])
+def test_a_module_that_raises_is_one_sentence(raised: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = f"raises_{len(raised)}"
+    (tmp_path / f"{module}.py").write_text(f"raise {raised}")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match=rf"game '{module}:GAME' cannot be imported: \w+: \w+"):
+        find_game(f"{module}:GAME")

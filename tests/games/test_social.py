@@ -11,6 +11,7 @@ import remuda
 from remuda.core.game import Game, make_game
 from remuda.games import cleanup, coins, harvest
 from remuda.games.registry import find_game
+from remuda.games.socialjax import EXTRA_CHANNELS
 
 ZAP, CLEAN, STAY = 7, 8, 6
 
@@ -61,15 +62,15 @@ def test_a_beam_at_the_low_edge_reaches_the_far_side_only_in_socialjax() -> None
 def test_the_neighbour_that_socialjax_forgets() -> None:
     ground = np.zeros((16, 22), np.uint8)
     ground[1, 20] = harvest.APPLE
-    assert harvest._count_near(ground, 0, 21, True) == 0
-    assert harvest._count_near(ground, 0, 21, False) == 1
-    assert harvest._count_near(ground, 0, 20, True) == harvest._count_near(ground, 0, 20, False) == 1
+    assert harvest.count_near(ground, 0, 21, True) == 0
+    assert harvest.count_near(ground, 0, 21, False) == 1
+    assert harvest.count_near(ground, 0, 20, True) == harvest.count_near(ground, 0, 20, False) == 1
 
 
 def test_near_are_the_twelve_cells_within_distance_two() -> None:
     ground = np.full((16, 22), harvest.APPLE, np.uint8)
-    assert harvest._count_near(ground, 8, 8, False) == 12
-    assert harvest._count_near(ground, 0, 0, False) == 5
+    assert harvest.count_near(ground, 8, 8, False) == 12
+    assert harvest.count_near(ground, 0, 0, False) == 5
 
 
 def test_idle_agents_restore_dirt_only_in_socialjax() -> None:
@@ -109,7 +110,7 @@ def test_of_two_coins_for_one_cell_the_green_one_appears() -> None:
     game = world("coins", [(4, 4, 0), (8, 8, 0)])
     grow = np.ones((2, len(game.rules.cells)), np.float32)
     grow[:, 0] = 0
-    coins._grow(game.state.ground[0], game.state.who[0], game.rules, grow)
+    coins.grow_coins(game.state.ground[0], game.state.who[0], game.rules, grow)
     assert game.state.ground[0, 0, 0] == coins.GREEN
     assert (game.state.ground[0] != 0).sum() == 1
 
@@ -167,3 +168,16 @@ def test_pictures_show_the_agents_beams_and_facings() -> None:
     assert [(agent.number, agent.row, agent.col) for agent in scene.agents] == [(0, 9, 9), (1, 7, 0)]
     assert game.render(0).shape == (19 * 4, 28 * 4, 3)
     assert "0" in game.text(0)
+
+
+def test_the_inventory_in_a_view_of_socialjax_is_the_own_one_and_that_of_the_last_but_one_for_the_last() -> None:
+    """No recorded step shows it: the agent marked "self" is the next one, with the inventory of the one before it."""
+    game = world("cleanup", [(10, 10, 1), (10, 11, 1), (10, 12, 1)], rules="socialjax")
+    game.state.inventory[0, :, 0] = [3, 5, 7]
+    play(game, STAY, STAY, STAY)
+    group = game.spec.groups[0]
+    views = np.zeros((1, 3, *group.obs_shape), group.obs_dtype)
+    game.observe(0, 0, 3, views)
+    first_extra = group.obs_shape[-1] - EXTRA_CHANNELS
+    shown = [view[..., first_extra + 7].max() for view in views[0]]
+    assert shown == [3, 5, 5]

@@ -87,6 +87,7 @@ def held_before(trace: Trace, episode: int, step: int) -> set[str]:
     return {name for name, count in zip(NAMES, counts, strict=True) if count}
 
 
+@pytest.mark.promise
 @pytest.mark.parametrize("path", find_traces(TRACES), ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_recorded_games_are_paid_as_in_plain_python(path: Path) -> None:
     trace = read_trace(path)

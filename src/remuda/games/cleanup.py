@@ -26,7 +26,7 @@ from remuda.games.grid import (
     aim,
     arrow_beam,
     cells_with,
-    check_room,
+    check_start_cells,
     compose,
     count_down,
     draw_moves,
@@ -91,7 +91,7 @@ BBBBBBBBBBBBBBBBBBBBBBBBBBBB"""
 KINDS = (
     SceneKind("sand", "#ded2aa"), SceneKind("wall", "#5c544c"), SceneKind("zap beam", "#fae65a"),
     SceneKind("apple", "#c8322f", "disc"), SceneKind("river", "#8cc4f0"), SceneKind("clean water", "#a6d4f8"),
-    SceneKind("dirty water", "#6e643c"), SceneKind("clean beam", "#f5faff"),
+    SceneKind("dirty water", "#7b7a32"), SceneKind("clean beam", "#12b3c4"),
 )  # fmt: skip
 DRAWN = ".#*o~-%+"
 SOLID = np.array([False, True, False, False, False, False, False, False])
@@ -114,7 +114,7 @@ class CleanupOptions(SocialOptions):
         """Refuse maps that cannot be played."""
         super().check()
         chart = self.chart
-        check_room(len(cells_with(chart, "P")), self.agents, "cells P to start on")
+        check_start_cells(len(cells_with(chart, "P")), self.agents, "cells P to start on")
         if not len(cells_with(chart, "HF")):
             raise ConfigError("the map has no river that can become dirty: add cells H or F")
 
@@ -164,6 +164,12 @@ class Cleanup(SocialGame):
 
     def _reset(self, worlds: NDArray[np.int64], keys: Keys) -> None:
         _reset(self.state, self.rules, self.scratch, worlds, keys)
+
+    def captions(self, world: int) -> tuple[str, ...]:
+        """How dirty the river is, how many apples hang in the orchard, and who waits."""
+        ground = self.state.ground[world]
+        dirt = np.count_nonzero(ground == DIRT) / self.rules.water
+        return (f"dirt {dirt:.2f}, apples {np.count_nonzero(ground == APPLE)}", *super().captions(world))
 
     def end(self) -> None:
         """Play the turn in all worlds."""
@@ -230,12 +236,13 @@ def _replay(state: Any, rules: Any, scratch: Any, draws: Any) -> None:
         _play(state, w, rules, scratch, np.uint64(0))
 
 
-@kernel
+@kernel(inline=True)
 def _draw_growth(state: Any, w: int, rules: Any, key: Any, scratch: Any) -> None:
-    """Draw for every orchard cell, and draw a clean cell of the river that may become dirty."""
+    """Draw for every orchard cell if an apple can grow, and draw a clean cell of the river that may become dirty."""
     apples, dirt = fold(key, 0), fold(key, 4)
-    for k in range(len(rules.orchard)):
-        scratch.grow[0, k] = uniform(apples, k)
+    if growth_chance(state.ground[w], rules) > 0:
+        for k in range(len(rules.orchard)):
+            scratch.grow[0, k] = uniform(apples, k)
     scratch.luck[0] = uniform(dirt, 0)
     scratch.picked[:] = rules.river[0]
     clean = len(rules.river) - _count_dirt(state.ground[w], rules.river)
@@ -258,7 +265,7 @@ def _count_dirt(ground: Any, river: Any) -> int:
     return count
 
 
-@kernel
+@kernel(inline=True)
 def _play(state: Any, w: int, rules: Any, scratch: Any, key: Any) -> None:
     pot = rules.variant == MELTINGPOT
     open_turn(state, w, scratch)
@@ -292,12 +299,12 @@ def growth_chance(ground: Any, rules: Any) -> Any:
     return rules.growth * min(healthy, np.float32(1.0))
 
 
-@kernel
+@kernel(inline=True)
 def _grow(state: Any, w: int, rules: Any, grow: Any) -> None:
     """Apples grow on empty orchard cells; in Melting Pot's rules also under an agent, who eats it."""
     ground, who, marks = state.ground[w], state.who[w], state.marks[w]
     chance = growth_chance(ground, rules)
-    if chance <= 0 and rules.variant != SOCIALJAX:
+    if chance <= 0:
         return
     for k in range(len(rules.orchard)):
         row, col = rules.orchard[k]
@@ -310,7 +317,7 @@ def _grow(state: Any, w: int, rules: Any, grow: Any) -> None:
                 _eat(state, w, who[row, col] - 1)
 
 
-@kernel
+@kernel(inline=True)
 def _soil(state: Any, w: int, rules: Any, scratch: Any) -> None:
     """One clean cell becomes dirty, unless an agent stands on it."""
     row, col = scratch.picked[0], scratch.picked[1]
@@ -319,7 +326,7 @@ def _soil(state: Any, w: int, rules: Any, scratch: Any) -> None:
         state.ground[w, row, col] = DIRT
 
 
-@kernel
+@kernel(inline=True)
 def _eat(state: Any, w: int, i: int) -> None:
     row, col = state.places[w, i, 0], state.places[w, i, 1]
     if state.ground[w, row, col] == APPLE:
@@ -392,9 +399,9 @@ def _clean_socialjax(state: Any, w: int, reach: Any) -> None:
 SEEN_APPLE, SEEN_DIRT, OTHER = 2, 5, 8
 """Channels of a view."""
 PLAYERS = {
-    "cooperator": scripted(goal=SEEN_DIRT, fire_at=SEEN_DIRT, fire=CLEAN_ACTION),
-    "defector": scripted(goal=SEEN_APPLE, fire_at=OTHER, fire=ZAP),
-    "greedy": scripted(goal=SEEN_APPLE),
+    "cooperator": scripted("Cleans the river and eats nothing.", goal=SEEN_DIRT, fire_at=SEEN_DIRT, fire=CLEAN_ACTION),
+    "defector": scripted("Eats apples and zaps who is ahead.", goal=SEEN_APPLE, fire_at=OTHER, fire=ZAP),
+    "greedy": scripted("Eats apples and never cleans.", goal=SEEN_APPLE),
 }
 ENTRY = GameEntry(
     name="cleanup", summary=SHIPPED["cleanup"].summary, options=CleanupOptions, make=Cleanup, players=PLAYERS

@@ -22,12 +22,11 @@ from remuda.games.grid import (
     RecordedDraws,
     Timing,
     cells_with,
-    check_room,
+    check_start_cells,
     compose,
     draw_moves,
     fill_ground,
     finish_turn,
-    go_to_starts,
     load_draws,
     log_miss,
     make_scratch,
@@ -81,7 +80,7 @@ class CoinsOptions(SocialOptions):
     def check(self) -> None:
         """Refuse maps that cannot be played."""
         super().check()
-        check_room(len(cells_with(self.chart, "P")), AGENTS, "cells P to start on")
+        check_start_cells(len(cells_with(self.chart, "P")), AGENTS, "cells P to start on")
 
     @property
     def chart(self) -> NDArray[np.str_]:
@@ -167,7 +166,6 @@ def _reset(state: Any, rules: Any, scratch: Any, worlds: Any, keys: Any) -> None
 @kernel
 def _observe(state: Any, view: Any, exchanged: Any, first: int, last: int, out: Any) -> None:
     """Agent 1 sees the two colours exchanged."""
-    out[:] = 0
     for w in range(out.shape[0]):
         for i in range(last - first):
             seen = view if first + i == 0 else exchanged
@@ -180,7 +178,7 @@ def _end(state: Any, rules: Any, scratch: Any) -> None:
         if not state.over[w]:
             key = fold(state.keys[w], state.turn[w] + 1)
             draw_moves(key, scratch)
-            _draw_coins(fold(key, 0), rules.log_miss, scratch.grow)
+            _draw_coins(fold(key, 0), rules, state.ground[w], state.who[w])
             _play(state, w, rules, scratch)
 
 
@@ -188,26 +186,40 @@ def _end(state: Any, rules: Any, scratch: Any) -> None:
 def _replay(state: Any, rules: Any, scratch: Any, draws: Any) -> None:
     for w in range(len(state.turn)):
         load_draws(draws, w, scratch)
+        grow_coins(state.ground[w], state.who[w], rules, scratch.grow)
         _play(state, w, rules, scratch)
 
 
-@kernel
-def _draw_coins(key: Any, log_of_miss: float, grow: Any) -> None:
-    """Draw where coins may appear: 0 for a cell that succeeds, else 1; one draw per success, not per cell."""
-    grow[:] = 1.0
-    cells = grow.shape[1]
-    draw, cell = 1, next_success(key, 0, log_of_miss)
+@kernel(inline=True)
+def _draw_coins(key: Any, rules: Any, ground: Any, who: Any) -> None:
+    """Draw where coins appear, and put them there; one draw per success, not per cell."""
+    cells = len(rules.cells)
+    draw, cell = 1, next_success(key, 0, rules.log_miss)
     while cell < 2 * cells:
-        grow[cell // cells, cell % cells] = 0.0
-        cell += 1 + next_success(key, draw, log_of_miss)
+        _put_coin(ground, who, rules.cells[cell % cells], GREEN if cell < cells else RED)
+        cell += 1 + next_success(key, draw, rules.log_miss)
         draw += 1
 
 
 @kernel
+def grow_coins(ground: Any, who: Any, rules: Any, grow: Any) -> None:
+    """Put coins where the recorded draws say: green ones first."""
+    for colour in range(2):
+        for k in range(len(rules.cells)):
+            if grow[colour, k] < rules.chance:
+                _put_coin(ground, who, rules.cells[k], GREEN if colour == 0 else RED)
+
+
+@kernel
+def _put_coin(ground: Any, who: Any, cell: Any, coin: int) -> None:
+    """A coin appears on a cell, if the cell is empty."""
+    if ground[cell[0], cell[1]] == EMPTY and who[cell[0], cell[1]] == 0:
+        ground[cell[0], cell[1]] = coin
+
+
+@kernel(inline=True)
 def _play(state: Any, w: int, rules: Any, scratch: Any) -> None:
     open_turn(state, w, scratch)
-    _grow(state.ground[w], state.who[w], rules, scratch.grow)
-    go_to_starts(state, w)
     relative = rules.variant == MELTINGPOT
     want_moves(state.places[w], state.actions[w], relative, state.ground[w], SOLID, scratch.wanted)
     move_agents(state, w, relative, scratch)
@@ -217,17 +229,7 @@ def _play(state: Any, w: int, rules: Any, scratch: Any) -> None:
     compose(state, w, FIRST_AGENT, rules.margin)
 
 
-@kernel
-def _grow(ground: Any, who: Any, rules: Any, grow: Any) -> None:
-    """Coins appear on empty cells: green ones first, red ones on cells that are still empty."""
-    for k in range(len(rules.cells)):
-        if grow[0, k] < rules.chance or grow[1, k] < rules.chance:
-            row, col = rules.cells[k]
-            if ground[row, col] == EMPTY and who[row, col] == 0:
-                ground[row, col] = GREEN if grow[0, k] < rules.chance else RED
-
-
-@kernel
+@kernel(inline=True)
 def _collect(state: Any, w: int, penalty: float) -> None:
     for i in range(AGENTS):
         row, col = state.places[w, i, 0], state.places[w, i, 1]
@@ -248,8 +250,8 @@ def _collect(state: Any, w: int, penalty: float) -> None:
 MINE, THEIRS = 1, 2
 """Channels of a view."""
 PLAYERS = {
-    "cooperator": scripted(goal=MINE),
-    "defector": scripted(goal=THEIRS),
-    "greedy": scripted(goal=MINE, other_goal=THEIRS),
+    "cooperator": scripted("Collects coins of its own colour.", goal=MINE),
+    "defector": scripted("Collects coins of the other's colour.", goal=THEIRS),
+    "greedy": scripted("Collects any coin.", goal=MINE, other_goal=THEIRS),
 }
 ENTRY = GameEntry(name="coins", summary=SHIPPED["coins"].summary, options=CoinsOptions, make=Coins, players=PLAYERS)

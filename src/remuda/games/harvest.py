@@ -23,7 +23,7 @@ from remuda.games.grid import (
     Timing,
     cells_with,
     check_chances,
-    check_room,
+    check_start_cells,
     compose,
     count_down,
     draw_moves,
@@ -129,7 +129,7 @@ class HarvestOptions(SocialOptions):
     def check(self) -> None:
         """Refuse maps and chances that cannot be played."""
         super().check()
-        check_room(len(cells_with(self.chart, "P")), self.agents, "cells P to start on")
+        check_start_cells(len(cells_with(self.chart, "P")), self.agents, "cells P to start on")
         check_chances("growth", self.growth or [])
 
     @property
@@ -154,7 +154,7 @@ class HarvestRules(NamedTuple):
     inner: NDArray[np.int64]  # (cells, row/col): where the first agents start
     spawns: NDArray[np.int64]  # (cells, row/col)
     growth: NDArray[np.float32]  # (4,)
-    most: np.float32  # the largest of them
+    max_growth: np.float32  # the largest of them
     margin: int
     zap: ZapRules
     timing: Timing
@@ -182,7 +182,7 @@ class Harvest(SocialGame):
             inner=cells_with(chart, "Q"),
             spawns=cells_with(chart, "P"),
             growth=np.array(growth, np.float32),
-            most=np.float32(max(growth)),
+            max_growth=np.float32(max(growth)),
             margin=view.margin,
             zap=zap,
             timing=social_timing(options, agents),
@@ -192,6 +192,11 @@ class Harvest(SocialGame):
 
     def _reset(self, worlds: NDArray[np.int64], keys: Keys) -> None:
         _reset(self.state, self.rules, self.scratch, worlds, keys)
+
+    def captions(self, world: int) -> tuple[str, ...]:
+        """How many apples are left, and who waits."""
+        left = np.count_nonzero(self.state.ground[world] == APPLE)
+        return (f"apples {left} of {len(self.rules.apples)}", *super().captions(world))
 
     def end(self) -> None:
         """Play the turn in all worlds."""
@@ -293,8 +298,8 @@ def _grow(state: Any, w: int, rules: Any, grow: Any) -> None:
             marks[row, col] = 0
         if ground[row, col] != EMPTY or marked or (who[row, col] > 0 and rules.variant != MELTINGPOT):
             continue
-        if grow[0, k] < rules.most:
-            near = _count_near(ground, row, col, rules.variant == SOCIALJAX)
+        if grow[0, k] < rules.max_growth:
+            near = count_near(ground, row, col, rules.variant == SOCIALJAX)
             if grow[0, k] < rules.growth[min(near, 3)]:
                 grow[1, fresh] = k
                 fresh += 1
@@ -306,7 +311,7 @@ def _grow(state: Any, w: int, rules: Any, grow: Any) -> None:
 
 
 @kernel
-def _count_near(ground: Any, row: int, col: int, faulty: bool) -> int:
+def count_near(ground: Any, row: int, col: int, faulty: bool) -> int:
     """How many apples are within distance 2 of a cell: up to 12."""
     height, width = ground.shape
     near = 0
@@ -336,9 +341,9 @@ def _stop_at_marks(state: Any, w: int, wanted: Any) -> None:
 SEEN_APPLE, OTHER = 2, 4
 """Channels of a view."""
 PLAYERS = {
-    "cooperator": scripted(goal=SEEN_APPLE, crowd=4),
-    "defector": scripted(goal=SEEN_APPLE, fire_at=OTHER, fire=ZAP),
-    "greedy": scripted(goal=SEEN_APPLE),
+    "cooperator": scripted("Eats only apples with four others near, which grow again.", goal=SEEN_APPLE, crowd=4),
+    "defector": scripted("Eats every apple and zaps who is ahead.", goal=SEEN_APPLE, fire_at=OTHER, fire=ZAP),
+    "greedy": scripted("Eats every apple.", goal=SEEN_APPLE),
 }
 ENTRY = GameEntry(
     name="harvest", summary=SHIPPED["harvest"].summary, options=HarvestOptions, make=Harvest, players=PLAYERS

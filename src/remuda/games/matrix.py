@@ -28,7 +28,8 @@ from remuda.games.grid import (
     arena_group,
     bring_back,
     cells_with,
-    check_room,
+    check_start_cells,
+    clear_view,
     compose,
     count_down,
     draw_moves,
@@ -67,6 +68,12 @@ PAYOFFS: dict[str, tuple[tuple[float, float], tuple[float, float]]] = {
 }
 """What an agent receives: by its own kind (row) and the other's (column). In bach_or_stravinsky this is what agents
 with even numbers receive; for the others the two kinds are exchanged."""
+KIND_NAMES = {
+    "prisoners_dilemma": ("cooperate", "defect"),
+    "chicken": ("dove", "hawk"),
+    "stag_hunt": ("stag", "hare"),
+    "bach_or_stravinsky": ("bach", "stravinsky"),
+}
 METRICS = ("first_kind", "second_kind", "interactions", "first_share")
 COLLECTED, INTERACTIONS, FIRST_SHARE = 0, 2, 3
 SIGNS = "12RPW "
@@ -118,7 +125,7 @@ class MatrixOptions(Options):
         """Refuse maps and payoffs that cannot be played."""
         if self.view % 2 == 0:
             raise ConfigError(f"view={self.view} should be odd: the agent is in the middle column")
-        check_room(len(cells_with(self.chart, "P")), self.agents, "cells P to start on")
+        check_start_cells(len(cells_with(self.chart, "P")), self.agents, "cells P to start on")
         if isinstance(self.payoff, str):
             if self.payoff not in PAYOFFS:
                 raise UnknownName("payoff", self.payoff, PAYOFFS)
@@ -161,7 +168,7 @@ class MatrixRules(NamedTuple):
 class Matrix(Arena):
     """Worlds of the matrix arena."""
 
-    kinds = KINDS
+    kinds: tuple[SceneKind, ...] = KINDS
     signs = ".#*12"
 
     def __init__(self, options: MatrixOptions, worlds: Sequence[int], name: str = "matrix") -> None:
@@ -172,6 +179,7 @@ class Matrix(Arena):
         super().__init__(
             GameSpec(name, (group,), options.turns, options.model_dump()), len(worlds), chart.shape, view, 2
         )
+        self.kinds = name_kinds(options.payoff)
         cells = cells_with(chart, "12R")
         signs = {"1": FIRST, "2": SECOND, "R": EMPTY}
         self.rules = MatrixRules(
@@ -200,9 +208,21 @@ class Matrix(Arena):
         """Write what each agent sees; its own cell shows what it holds, and who is ready to interact is marked."""
         _observe(self.state, self.view, self.rules.start_inventory, first, last, out)
 
+    def captions(self, world: int) -> tuple[str, ...]:
+        """How much of each kind the agents hold, and who waits."""
+        names = "/".join(kind.name for kind in self.kinds[FIRST : SECOND + 1])
+        holds = ", ".join(f"{i}: {first}/{second}" for i, (first, second) in enumerate(self.state.inventory[world]))
+        return (f"hold {names}: {holds}", *super().captions(world))
+
     def end(self) -> None:
         """Play the turn in all worlds."""
         _end(self.state, self.rules, self.scratch, self.empty_since)
+
+
+def name_kinds(payoff: str | list[list[float]]) -> tuple[SceneKind, ...]:
+    """The legend of a payoff matrix; the kinds of one's own matrix are the first and the second."""
+    first, second = KIND_NAMES[payoff] if isinstance(payoff, str) else ("first kind", "second kind")
+    return (*KINDS[:FIRST], KINDS[FIRST]._replace(name=first), KINDS[SECOND]._replace(name=second))
 
 
 @kernel
@@ -230,19 +250,22 @@ def _fill(ground: Any, rules: Any, k: int, key: Any) -> None:
 
 @kernel
 def _observe(state: Any, view: Any, start: int, first: int, last: int, out: Any) -> None:
-    out[:] = 0
     extra, middle = view.channels - 3, view.side // 2
     for w in range(out.shape[0]):
         for n in range(last - first):
             i = first + n
             if state.away[w, i] > 0:
+                clear_view(out[w, n])
                 continue
             write_view(state.codes[w], state.places[w], i, view, out[w, n])
             out[w, n, view.ahead, middle, extra] = min(state.inventory[w, i, 0], SEEN)
             out[w, n, view.ahead, middle, extra + 1] = min(state.inventory[w, i, 1], SEEN)
-            for j in range(state.places.shape[1]):
-                if state.away[w, j] == 0 and is_ready(state, w, j, start):
-                    flag_agent(state.places[w], i, j, view, extra + 2, out[w, n])
+        for j in range(state.places.shape[1]):
+            if not is_ready(state, w, j, start):
+                continue
+            for n in range(last - first):
+                if state.away[w, first + n] == 0:
+                    flag_agent(state.places[w], first + n, j, view, extra + 2, out[w, n])
 
 
 @kernel
@@ -377,8 +400,19 @@ def _leave(state: Any, w: int, rules: Any, scratch: Any) -> None:
 OTHER = 5
 """The channel of another agent in a view."""
 PLAYERS = {
-    "cooperator": scripted(CHANNELS[FIRST], fire_at=OTHER, fire=INTERACT, relative=True),
-    "defector": scripted(CHANNELS[SECOND], fire_at=OTHER, fire=INTERACT, relative=True),
-    "greedy": scripted(CHANNELS[FIRST], CHANNELS[SECOND], fire_at=OTHER, fire=INTERACT, relative=True),
+    "cooperator": scripted(
+        "Collects the first kind, then meets.", CHANNELS[FIRST], fire_at=OTHER, fire=INTERACT, relative=True
+    ),
+    "defector": scripted(
+        "Collects the second kind, then meets.", CHANNELS[SECOND], fire_at=OTHER, fire=INTERACT, relative=True
+    ),
+    "greedy": scripted(
+        "Collects whatever is near, then meets.",
+        CHANNELS[FIRST],
+        CHANNELS[SECOND],
+        fire_at=OTHER,
+        fire=INTERACT,
+        relative=True,
+    ),
 }
 ENTRY = GameEntry(name="matrix", summary=SHIPPED["matrix"].summary, options=MatrixOptions, make=Matrix, players=PLAYERS)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import re
+import sys
 from collections.abc import Callable
 from functools import cache
 from importlib import import_module
@@ -9,14 +12,14 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
-from remuda.adapters.inbound.factories import LIBRARIES, entry_from_factory, entry_from_library
+from remuda.adapters.inbound.factories import LIBRARIES, entry_from_factory, entry_from_library, is_environment
 from remuda.core import session
 from remuda.core.code_names import load_code
 from remuda.core.errors import ConfigError, UnknownName
 from remuda.core.game import Game, GameEntry
 from remuda.games.shipped import SHIPPED
 
-__all__ = ["SHIPPED", "AnyGame", "find_game", "find_verifier", "game_name", "installed_games"]
+__all__ = ["SHIPPED", "AnyGame", "find_game", "find_verifier", "game_name", "installed_games", "verify"]
 AnyGame = str | GameEntry | Callable[..., Any]
 """A game as a user gives it: a name, an entry, or a class or function that makes an environment."""
 ENTRY_POINTS = "remuda.games"
@@ -38,9 +41,20 @@ def find_game(name: str) -> GameEntry:
 def _as_entry(name: str, found: Any) -> GameEntry:
     if isinstance(found, GameEntry):
         return found
+    if isinstance(found, type) and issubclass(found, Game):
+        raise ConfigError(f"game {name!r} is a Game: {_entry_hint(found)}")
     if callable(found):
         return entry_from_factory(name, found)
-    raise ConfigError(f"game {name!r} is a {type(found).__name__}, neither a GameEntry nor a factory")
+    raise ConfigError(f"game {name!r} is of type {type(found).__name__}, neither a GameEntry nor a factory")
+
+
+def _entry_hint(game: type[Game]) -> str:
+    """Which entry to give in place of a class of games: the one beside it that makes it, or one to be written."""
+    beside = vars(sys.modules[game.__module__])
+    for name, entry in beside.items():
+        if isinstance(entry, GameEntry) and entry.make is game:
+            return f"give its entry, {game.__module__}:{name}"
+    return f"give its entry, GameEntry({game.__name__.lower()!r}, 'what it is', its Options, {game.__name__})"
 
 
 def _named(name: str) -> GameEntry:
@@ -50,6 +64,7 @@ def _named(name: str) -> GameEntry:
         return entry
     if name not in installed_games():
         _hint_at_entry(name)
+        _hint_at_library(name)
         raise UnknownName("game", name, [*SHIPPED, *installed_games()])
     try:
         return _as_entry(name, installed_games()[name].load())
@@ -73,6 +88,14 @@ def find_verifier(name: str) -> Callable[[Path], Any]:
     return verifier
 
 
+def verify(game: str, folder: Path | str) -> Any:
+    """Replay recorded games of the original, the .npz files below a folder, through the rules of our game.
+
+    Returns a report: `good` says whether everything was equal, and `str(report)` what differs.
+    """
+    return find_verifier(game)(Path(folder))
+
+
 def _hint_at_entry(name: str) -> None:
     """Raise if `name` is a Python file or module without the entry in it."""
     path = Path(name)
@@ -82,9 +105,41 @@ def _hint_at_entry(name: str) -> None:
         return
     if is_module:
         module = ".".join(path.with_suffix("").parts) if path.suffix == ".py" else name
+        found = _games_in(Path(f"{module.replace('.', '/')}.py"))
+        hint = (
+            f"{module}:{found[0]}" if found else f"{module}:NAME, where NAME is its GameEntry, environment or factory"
+        )
+        raise ConfigError(f"game {name!r} is a module: name the game in it too, {hint}")
+
+
+def _games_in(path: Path) -> list[str]:
+    """What looks like a game in a file, entries first. The file is read, not run: this is for an error only."""
+    try:
+        body = ast.parse(path.read_bytes()).body
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return []
+    entries, environments = [], []
+    for node in body:
+        if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Call):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            if ast.unparse(node.value.func).endswith("GameEntry"):
+                entries += [target.id for target in targets if isinstance(target, ast.Name)]
+        if isinstance(node, ast.ClassDef) and any(ast.unparse(base).endswith("Env") for base in node.bases):
+            environments.append(node.name)
+    return entries + environments
+
+
+def _hint_at_library(name: str) -> None:
+    """Raise if `name` is the id of an environment, without its library."""
+    if "gymnasium" in sys.modules or re.fullmatch(r"[\w/]+-v\d+", name):
+        import gymnasium
+
+        if name in gymnasium.registry:
+            raise ConfigError(f"unknown game {name!r}: an environment of Gymnasium is called 'gymnasium:{name}' here")
+    if re.fullmatch(r"\w+_v\d+", name):
         raise ConfigError(
-            f"game {name!r} is a module: name the game in it too, {module}:NAME, where NAME is its GameEntry, "
-            "environment class or factory"
+            f"unknown game {name!r}: an environment of PettingZoo is called by its factory here, e.g. "
+            f"'mpe2.{name}:parallel_env'"
         )
 
 
@@ -99,9 +154,11 @@ def game_name(game: AnyGame) -> str:
         found = [session.attribute_name(game, module) for module in modules]
         return next(filter(None, found), None) or session.keep(game, game.name)
     if isinstance(game, type) and issubclass(game, Game):
+        raise ConfigError(f"{game.__name__} is a Game: {_entry_hint(game)}")
+    if is_environment(game):
         raise ConfigError(
-            f"{game.__name__} is a Game: give its entry, GameEntry({game.__name__.lower()!r}, 'what it is', "
-            f"its Options, {game.__name__})"
+            f"game={type(game).__name__} object is an environment already: every world makes its own, so give its "
+            "class or a function that makes it, e.g. `lambda: make(…)`"
         )
     if not callable(game):
         raise ConfigError(

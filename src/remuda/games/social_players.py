@@ -49,11 +49,22 @@ class ScriptedPlayer(Policy):
 
 
 def scripted(
-    goal: int, other_goal: int = -1, crowd: int = 0, fire_at: int = -1, fire: int = 0, relative: bool = False
+    about: str,
+    goal: int,
+    other_goal: int = -1,
+    crowd: int = 0,
+    fire_at: int = -1,
+    fire: int = 0,
+    relative: bool = False,
 ) -> Callable[[Group, int], ScriptedPlayer]:
-    """What makes a player that does this."""
+    """What makes a player that does this; `about` is what `remuda learners` says of it."""
     wants = Wants(goal, other_goal, crowd, fire_at, fire, relative)
-    return lambda group, agents: ScriptedPlayer(group, agents, wants)
+
+    def make(group: Group, agents: int) -> ScriptedPlayer:
+        return ScriptedPlayer(group, agents, wants)
+
+    make.__doc__ = about
+    return make
 
 
 @kernel

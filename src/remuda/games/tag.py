@@ -6,6 +6,7 @@ Source: the game of Sorrel. docs/games/tag.md has the rules and the differences.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +18,7 @@ from remuda.core.game import GameEntry, GameSpec
 from remuda.core.kernels import kernel
 from remuda.core.options import Options
 from remuda.core.rng import Keys, below, fold
-from remuda.core.scene import SceneKind
+from remuda.core.scene import FRAME, Scene, SceneKind
 from remuda.games.grid import (
     WALL,
     Arena,
@@ -46,7 +47,11 @@ from remuda.games.social_players import scripted
 MARK, FIRST_AGENT = 2, 3
 METRICS = ("turns_as_it", "tags", "tagged")
 AS_IT, TAGS, TAGGED = 0, 1, 2
-KINDS = (SceneKind("floor", "#e4dcc4"), SceneKind("wall", "#5c544c"), SceneKind("next to it", "#f2c14e"))
+IT = "#ffd21f"
+KINDS = (
+    SceneKind("floor", "#e4dcc4"), SceneKind("wall", "#5c544c"), SceneKind("next to it", "#f2c14e"),
+    SceneKind("it", IT, FRAME),
+)  # fmt: skip
 SOLID = np.array([False, True, False])
 TAG_ORDER = (2, 1, 0, 3)  # north, east, south, west
 
@@ -100,6 +105,16 @@ class Tag(Arena):
         """Write what each agent sees, and which agent is it."""
         _observe(self.state, self.view, first, last, out)
 
+    def scene(self, world: int) -> Scene:
+        """The map, with a ring around the agent that is it."""
+        scene = super().scene(world)
+        it = int(np.argmax(self.state.inventory[world, :, 0]))
+        return replace(scene, agents=tuple(own._replace(ring=IT) if own.number == it else own for own in scene.agents))
+
+    def captions(self, world: int) -> tuple[str, ...]:
+        """Who is it."""
+        return (f"agent {int(np.argmax(self.state.inventory[world, :, 0]))} is it",)
+
     def end(self) -> None:
         """Play the turn in all worlds."""
         _end(self.state, self.rules, self.scratch)
@@ -127,7 +142,6 @@ def _reset(state: Any, rules: Any, worlds: Any, keys: Any) -> None:
 
 @kernel
 def _observe(state: Any, view: Any, first: int, last: int, out: Any) -> None:
-    out[:] = 0
     for w in range(out.shape[0]):
         for n in range(last - first):
             write_view(state.codes[w], state.places[w], first + n, view, out[w, n])
@@ -150,7 +164,7 @@ def _play(state: Any, w: int, rules: Any, scratch: Any) -> None:
     go_to_starts(state, w)
     want_moves(state.places[w], state.actions[w], False, state.ground[w], SOLID, scratch.wanted)
     move_agents(state, w, False, scratch)
-    _hand_on(state, w)
+    _pass_on(state, w)
     for i in range(len(scratch.hit)):
         if state.inventory[w, i, 0]:
             state.metrics[w, i, AS_IT] += 1
@@ -162,7 +176,7 @@ def _play(state: Any, w: int, rules: Any, scratch: Any) -> None:
 
 
 @kernel
-def _hand_on(state: Any, w: int) -> None:
+def _pass_on(state: Any, w: int) -> None:
     """The agent that is it tags the first one next to it: north, east, south, then west."""
     for i in range(state.places.shape[1]):
         if not state.inventory[w, i, 0]:
@@ -186,5 +200,5 @@ ENTRY = GameEntry(
     summary=SHIPPED["tag"].summary,
     options=TagOptions,
     make=Tag,
-    players={"chaser": scripted(goal=OTHER)},
+    players={"chaser": scripted("Walks to the nearest agent.", goal=OTHER)},
 )

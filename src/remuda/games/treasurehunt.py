@@ -45,7 +45,7 @@ SCENE_KINDS = (
     SceneKind("wall", "#5c544c"),
     SceneKind("gem", "#1f9d5c", DIAMOND),
     SceneKind("bone", "#c43a48", CROSS),
-    SceneKind("food", "#f09628", DISC),
+    SceneKind("food", "#f5cd3d", DISC),
 )
 SIGNS = ".#*x+@"
 

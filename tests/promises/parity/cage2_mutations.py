@@ -5,19 +5,16 @@ It runs uncompiled (NUMBA_DISABLE_JIT=1), because compiling each changed source 
 
 from __future__ import annotations
 
-import importlib
 import sys
-from collections.abc import Sequence
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
-from types import CodeType, ModuleType
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from mutants import load
 
 from remuda.core import kernels
 
 PACKAGE = "remuda.games.cage2"
-SHOW_MOST_FIRST = ("bline__decoy", "meander__decoy_open", "meander__cardiff", "bline__random__", "bline__react_mixed")
+REPLAYED_FIRST = ("bline__decoy", "meander__decoy_open", "meander__cardiff", "bline__random__", "bline__react_mixed")
 
 
 class Mutation(NamedTuple):
@@ -211,49 +208,9 @@ MUTATIONS = (
 )
 
 
-class MutantLoader(SourceFileLoader):
-    """Reads a module with one piece of its source replaced."""
-
-    def __init__(self, name: str, path: str, mutation: Mutation) -> None:
-        super().__init__(name, path)
-        self.mutation = mutation
-
-    def get_code(self, fullname: str) -> CodeType:
-        source = Path(self.path).read_text(encoding="utf-8")
-        found = source.count(self.mutation.old)
-        assert found == 1, f"{self.mutation.rule}: its source occurs {found} times"
-        return compile(source.replace(self.mutation.old, self.mutation.new), self.path, "exec")
-
-
-class MutantFinder(MetaPathFinder):
-    """Finds the mutated module; other modules are found as usual."""
-
-    def __init__(self, mutation: Mutation) -> None:
-        self.mutation = mutation
-
-    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        spec = PathFinder.find_spec(name, path)
-        if name != f"{PACKAGE}.{self.mutation.module}" or spec is None or spec.origin is None:
-            return None
-        spec.loader = MutantLoader(name, spec.origin, self.mutation)
-        return spec
-
-
-def load(mutation: Mutation) -> Any:
-    """The module `verify`, imported with mutated rules."""
-    for name in [name for name in sys.modules if name.startswith(f"{PACKAGE}.") or name == PACKAGE]:
-        del sys.modules[name]
-    finder = MutantFinder(mutation)
-    sys.meta_path.insert(0, finder)
-    try:
-        return importlib.import_module(f"{PACKAGE}.verify")
-    finally:
-        sys.meta_path.remove(finder)
-
-
 def detected_by(mutation: Mutation, traces: list[Path]) -> str | None:
     """The first trace that detects a mutation."""
-    verifier = load(mutation)
+    verifier = load(PACKAGE, "verify", mutation)
     for path in traces:
         if not verifier.verify(path).good:
             return path.stem
@@ -263,7 +220,7 @@ def detected_by(mutation: Mutation, traces: list[Path]) -> str | None:
 def main(folder: Path) -> None:
     """Print every mutation and the first trace that detects it."""
     kernels.kernel = lambda function: function  # type: ignore[assignment]  # 2.4 times faster than guarding each call
-    traces = sorted(folder.rglob("*.npz"), key=lambda path: (not path.stem.startswith(SHOW_MOST_FIRST), path.name))
+    traces = sorted(folder.rglob("*.npz"), key=lambda path: (not path.stem.startswith(REPLAYED_FIRST), path.name))
     for mutation in MUTATIONS:
         where = detected_by(mutation, traces)
         print(f"{mutation.rule}\t{where or ''}", flush=True)

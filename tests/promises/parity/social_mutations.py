@@ -5,14 +5,11 @@ It runs uncompiled (NUMBA_DISABLE_JIT=1), because compiling each changed source 
 
 from __future__ import annotations
 
-import importlib
 import sys
-from collections.abc import Sequence
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
-from types import CodeType, ModuleType
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from mutants import load
 
 from remuda.core import kernels
 
@@ -60,7 +57,7 @@ MUTATIONS = (
              "row = row + height if row < 0 else row", "row = 0 if row < 0 else row"),
     Mutation("the last of a role decides the mark", "cleanup", "socialjax",
              "last[i, 0], last[i, 1], last[i, 2] = r, c, value", "state.marks[w, r, c] = value"),
-    Mutation("the facing after a respawn", "cleanup", "grid.arena",
+    Mutation("the facing after a respawn", "cleanup", "grid.placing",
              "state.starts[w, i, 2] = scratch.facing[i]", "pass"),
     Mutation("the share of dirt", "cleanup", "cleanup",
              "water=len(river) + (0 if pot else", "water=len(river) + (0 if True else"),
@@ -78,49 +75,9 @@ MUTATIONS = (
 )  # fmt: skip
 
 
-class MutantSource(SourceFileLoader):
-    """Reads a module with one piece of its source replaced."""
-
-    def __init__(self, name: str, path: str, mutation: Mutation) -> None:
-        super().__init__(name, path)
-        self.mutation = mutation
-
-    def get_code(self, fullname: str) -> CodeType:
-        source = Path(self.path).read_text(encoding="utf-8")
-        found = source.count(self.mutation.old)
-        assert found == 1, f"{self.mutation.rule}: its source occurs {found} times"
-        return compile(source.replace(self.mutation.old, self.mutation.new), self.path, "exec")
-
-
-class SourceFinder(MetaPathFinder):
-    """Finds the mutated module; other modules are found as usual."""
-
-    def __init__(self, mutation: Mutation) -> None:
-        self.mutation = mutation
-
-    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        spec = PathFinder.find_spec(name, path)
-        if name != f"{PACKAGE}.{self.mutation.module}" or spec is None or spec.origin is None:
-            return None
-        spec.loader = MutantSource(name, spec.origin, self.mutation)
-        return spec
-
-
-def load(mutation: Mutation) -> Any:
-    """The module `social_verify`, imported with mutated rules."""
-    for name in [name for name in sys.modules if name == PACKAGE or name.startswith(f"{PACKAGE}.")]:
-        del sys.modules[name]
-    finder = SourceFinder(mutation)
-    sys.meta_path.insert(0, finder)
-    try:
-        return importlib.import_module(f"{PACKAGE}.social_verify")
-    finally:
-        sys.meta_path.remove(finder)
-
-
 def detected_by(mutation: Mutation, folder: Path) -> str | None:
     """The first trace of the game that detects a mutation."""
-    verifier = load(mutation)
+    verifier = load(PACKAGE, "social_verify", mutation)
     for path in sorted(folder.glob(f"{mutation.game}*.npz"), key=lambda path: "chancefree" in path.name):
         if not verifier.verify_game(mutation.game, path).good:
             return path.stem
@@ -129,7 +86,7 @@ def detected_by(mutation: Mutation, folder: Path) -> str | None:
 
 def main(folder: Path) -> None:
     """Print every mutation and the first trace that detects it."""
-    kernels.kernel = lambda function: function  # type: ignore[assignment]
+    kernels.kernel = lambda function=None, **_: function or (lambda own: own)  # type: ignore[assignment]
     for mutation in MUTATIONS:
         print(f"{mutation.rule}\t{detected_by(mutation, folder) or ''}", flush=True)
 

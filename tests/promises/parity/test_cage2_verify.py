@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cage2_mutations import MUTATIONS
+from trace_arrays import Arrays, read_trace, write_trace
 
 from remuda.core.errors import TraceError
 from remuda.games.cage2.traces import INPUTS, OUTPUTS, START
@@ -21,18 +22,6 @@ from remuda.games.cage2.verify import FIELDS, verify
 
 TRACES = Path(__file__).parents[2] / "data" / "cage2"
 BLUES = ["cardiff", "decoy_heavy", "random", "random_nodecoy", "react_mixed", "react_remove", "react_restore", "sleep"]
-Arrays = dict[str, np.ndarray]
-
-
-def read(name: str) -> Arrays:
-    with np.load(TRACES / f"{name}.npz", allow_pickle=False) as file:
-        return {key: file[key] for key in file.files}
-
-
-def write(folder: Path, arrays: Arrays) -> Path:
-    folder.mkdir(exist_ok=True)
-    np.savez_compressed(folder / "trace.npz", **arrays)  # type: ignore[arg-type]
-    return folder
 
 
 def cut(arrays: Arrays, episodes: int, steps: int) -> Arrays:
@@ -55,16 +44,16 @@ def test_the_committed_traces_cover_both_rule_sets_every_red_and_green() -> None
     assert {f"{red}__random__greenactive" for red in ("bline", "meander", "sleep")} <= head
     assert len(list((TRACES / "leaderboard").glob("*.npz"))) == 10
     assert sum(path.stat().st_size for path in TRACES.rglob("*.npz")) < 3_000_000
-    differ = [read(f"head/{name}") for name in sorted(head)]
+    differ = [read_trace(TRACES, f"head/{name}") for name in sorted(head)]
     assert any((arrays["obs"] != arrays["obs2"]).any() for arrays in differ)
 
 
 @pytest.mark.parametrize("field", OUTPUTS)
 def test_one_wrong_number_in_any_output_is_found(field: str, tmp_path: Path) -> None:
-    arrays = cut(read("head/meander__random"), 2, 40)
+    arrays = cut(read_trace(TRACES, "head/meander__random"), 2, 40)
     place = (1, 30) + (0,) * (arrays[field].ndim - 2)
     arrays[field][place] = 7 if arrays[field][place] != 7 else 8
-    report = verify(write(tmp_path, arrays))
+    report = verify(write_trace(tmp_path, arrays))
     assert {name: count for name, count in report.mismatches.items() if count} == {field: 1}
     assert report.first is not None
     assert f"episode 1 (seed {arrays['seeds'][1]}), step 31" in report.first
@@ -72,10 +61,10 @@ def test_one_wrong_number_in_any_output_is_found(field: str, tmp_path: Path) -> 
 
 
 def test_the_first_mismatch_is_explained(cli: Callable[..., Any], tmp_path: Path) -> None:
-    arrays = cut(read("head/bline__react_restore"), 3, 50)
+    arrays = cut(read_trace(TRACES, "head/bline__react_restore"), 3, 50)
     arrays["priv"][2, 20, 3] += 1
     arrays["priv"][2, 40] = 7
-    outcome = cli("verify", "cage2", write(tmp_path / "one", arrays))
+    outcome = cli("verify", "cage2", write_trace(tmp_path / "one", arrays))
     assert outcome.code == 1
     assert "3 episodes, 150 steps checked: 2 mismatches" in outcome.out
     for words in ("step 21", "red b_line, blue react_restore", "rules head", "priv[3] (Enterprise2): recorded"):
@@ -84,45 +73,45 @@ def test_the_first_mismatch_is_explained(cli: Callable[..., Any], tmp_path: Path
 
 
 def test_leaderboard_games_do_not_match_the_head_rules(tmp_path: Path) -> None:
-    arrays = read("leaderboard/bline__react_mixed")
-    assert verify(write(tmp_path / "as_recorded", arrays)).good
+    arrays = read_trace(TRACES, "leaderboard/bline__react_mixed")
+    assert verify(write_trace(tmp_path / "as_recorded", arrays)).good
     del arrays["variant"]
-    assert verify(write(tmp_path / "leaderboard_version", arrays)).good  # the folder says so
-    assert not verify(write(tmp_path / "head", arrays)).good
+    assert verify(write_trace(tmp_path / "leaderboard_version", arrays)).good  # the folder says so
+    assert not verify(write_trace(tmp_path / "head", arrays)).good
 
 
 def test_a_decision_that_red_cannot_make_is_found(tmp_path: Path) -> None:
-    arrays = read("head/meander__sleep")
+    arrays = read_trace(TRACES, "head/meander__sleep")
     assert arrays["red_action"][0, :2].tolist() == [1, 2]
     arrays["red_target"][0, 1] = 3  # Enterprise2, whose address red does not know yet
-    report = verify(write(tmp_path / "target", cut(arrays, 1, 2)))
+    report = verify(write_trace(tmp_path / "target", cut(arrays, 1, 2)))
     assert report.mismatches["red_target"] == 1
     assert "red_target: recorded 3, possible [8, 9, 10, 11, 12]" in str(report)
-    arrays = read("head/bline__sleep")
+    arrays = read_trace(TRACES, "head/bline__sleep")
     arrays["red_action"][0, 5] = 4
-    assert verify(write(tmp_path / "action", arrays)).mismatches["red_action"] >= 1
+    assert verify(write_trace(tmp_path / "action", arrays)).mismatches["red_action"] >= 1
 
 
 def test_impossible_random_outcomes_are_found(tmp_path: Path) -> None:
-    arrays = cut(read("head/bline__sleep"), 1, 3)
+    arrays = cut(read_trace(TRACES, "head/bline__sleep"), 1, 3)
     assert arrays["red_action"][0, 2] == 3
     for field, value in (("exploit", 6), ("exploit", 255), ("detect", 255)):
         changed = {name: array.copy() for name, array in arrays.items()}
         changed[field][0, 2] = value if changed[field][0, 2] != value else 0
-        assert verify(write(tmp_path, changed)).mismatches[field] == 1, (field, value)
+        assert verify(write_trace(tmp_path, changed)).mismatches[field] == 1, (field, value)
 
 
 def test_traces_of_other_lengths_and_types_are_read(tmp_path: Path) -> None:
-    arrays = cut(read("head/bline__random__greenactive"), 1, 37)
+    arrays = cut(read_trace(TRACES, "head/bline__random__greenactive"), 1, 37)
     wider = {name: a.astype(np.int64) if a.dtype.kind == "u" else a for name, a in arrays.items()}
     wider["reward"] = wider["reward"].astype(np.float64).round(1)
     wider["something_new"] = np.zeros(3)
-    report = verify(write(tmp_path / "a", wider))
+    report = verify(write_trace(tmp_path / "a", wider))
     assert (report.good, report.steps) == (True, 37)
     assert verify(tmp_path / "a" / "trace.npz").steps == 37  # a single file, too
     del arrays["seeds"], arrays["blue"]
     (tmp_path / "a" / "deeper").mkdir()
-    write(tmp_path / "a" / "deeper", arrays)
+    write_trace(tmp_path / "a" / "deeper", arrays)
     assert verify(tmp_path).files == 2
 
 
@@ -160,19 +149,19 @@ def put(field: str, value: int) -> Callable[[Arrays], None]:
 def test_a_damaged_file_is_refused_in_one_sentence(
     change: Callable[[Arrays], None], cli: Callable[..., Any], tmp_path: Path
 ) -> None:
-    arrays = cut(read("head/bline__sleep"), 2, 30)
+    arrays = cut(read_trace(TRACES, "head/bline__sleep"), 2, 30)
     change(arrays)
-    outcome = cli("verify", "cage2", write(tmp_path / "bad", arrays))
+    outcome = cli("verify", "cage2", write_trace(tmp_path / "bad", arrays))
     assert outcome.code == 2
     assert outcome.err.startswith("error: trace ")
     assert outcome.err.count("\n") == 1
 
 
 def test_a_sweep_of_a_host_is_refused(tmp_path: Path) -> None:
-    arrays = cut(read("head/bline__sleep"), 1, 10)
+    arrays = cut(read_trace(TRACES, "head/bline__sleep"), 1, 10)
     arrays["red_target"][0, 0] = 9
     with pytest.raises(TraceError, match="red_target is 9 in episode 0, step 1"):
-        verify(write(tmp_path, arrays))
+        verify(write_trace(tmp_path, arrays))
 
 
 def bomb() -> bytes:
@@ -208,7 +197,7 @@ def test_a_folder_without_traces_is_refused_in_one_sentence(cli: Callable[..., A
 
 
 def test_every_recorded_field_is_compared_or_is_an_input() -> None:
-    recorded = set(read("head/bline__random"))
+    recorded = set(read_trace(TRACES, "head/bline__random"))
     not_compared = {"red", "blue", "green", "seeds", "impact_rng", "decoy_pid"}
     not_compared |= {"new_sess_id", "new_sess_pid", "new_sess_host"}
     assert recorded == {*INPUTS, *FIELDS, *not_compared}

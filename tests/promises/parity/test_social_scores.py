@@ -78,12 +78,18 @@ RECORDED: dict[str, tuple[float, float, int, Callable[[], np.ndarray]]] = {
 
 
 def test_no_statistic_differs_from_the_recorded_one() -> None:
-    """Welch's tests, with Holm's correction at 1 %; where the recorded value never varied, ours must not either."""
+    """Welch's tests, with Holm's correction at 1 %.
+
+    Where the recorded return was the same in every episode, Fisher's exact test compares how many episodes had another
+    one. Under random play about 4 % of the episodes of Clean Up see an apple, so 32 episodes often see none.
+    """
     values: dict[str, float] = {}
     for name, (mean, error, episodes, play) in RECORDED.items():
         ours = play()
         if error == 0:
-            assert (ours == mean).all(), name
+            others = int((ours != mean).sum())
+            print(f"{name}: {others} of {len(ours)} episodes differ from {mean}, recorded 0 of {episodes}")
+            values[name] = float(stats.fisher_exact([[others, len(ours) - others], [0, episodes]]).pvalue)
             continue
         spread = error * math.sqrt(episodes)
         values[name] = float(stats.ttest_ind_from_stats(

@@ -12,23 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 from social_mutations import MUTATIONS
+from trace_arrays import Arrays, read_trace, write_trace
 
 from remuda.core.errors import TraceError
 from remuda.games.social_verify import FIELDS, verify_game
 
 TRACES = Path(__file__).parents[2] / "data" / "social"
-Arrays = dict[str, np.ndarray]
-
-
-def read(name: str) -> Arrays:
-    with np.load(TRACES / f"{name}.npz", allow_pickle=False) as file:
-        return {key: file[key] for key in file.files}
-
-
-def write(folder: Path, arrays: Arrays) -> Path:
-    folder.mkdir(exist_ok=True)
-    np.savez_compressed(folder / "trace.npz", **arrays)  # type: ignore[arg-type]
-    return folder
 
 
 @pytest.mark.parametrize(("game", "files"), [("cleanup", 3), ("harvest", 4), ("coins", 3)])
@@ -41,7 +30,7 @@ def test_recorded_steps_agree_in_every_field(game: str, files: int, cli: Callabl
 
 @pytest.mark.parametrize("field", FIELDS)
 def test_a_changed_recording_is_found_in_its_field(field: str, tmp_path: Path) -> None:
-    arrays = read("cleanup_random")
+    arrays = read_trace(TRACES, "cleanup_random")
     if field in ("agent_locs", "next_locs"):
         arrays[field][-1, 0, 2] = (arrays[field][-1, 0, 2] + 1) % 4
     elif field == "grid":
@@ -50,7 +39,7 @@ def test_a_changed_recording_is_found_in_its_field(field: str, tmp_path: Path) -
         arrays["dirt"][-1, 0, 0] = 3 - arrays["dirt"][-1, 0, 0]
     else:
         arrays[field].reshape(-1)[-1] += 1
-    report = verify_game("cleanup", write(tmp_path, arrays))
+    report = verify_game("cleanup", write_trace(tmp_path, arrays))
     assert report.mismatches == {**dict.fromkeys(FIELDS, 0), field: 1}
     assert field in str(report.first)
 
@@ -81,15 +70,15 @@ def _with(name: str, value: Any) -> Callable[[Arrays], Any]:
     ],
 )  # fmt: skip
 def test_a_hostile_trace_is_refused_in_one_sentence(change: Callable[[Arrays], Any], tmp_path: Path) -> None:
-    arrays = read("cleanup_random")
+    arrays = read_trace(TRACES, "cleanup_random")
     change(arrays)
     with pytest.raises(TraceError, match=r"^trace .*trace\.npz") as error:
-        verify_game("cleanup", write(tmp_path, arrays))
+        verify_game("cleanup", write_trace(tmp_path, arrays))
     assert "\n" not in str(error.value)
 
 
 def test_a_folder_without_traces_of_the_game_is_refused(cli: Callable[..., Any], tmp_path: Path) -> None:
-    outcome = cli("verify", "coins", write(tmp_path, read("cleanup_chancefree")))
+    outcome = cli("verify", "coins", write_trace(tmp_path, read_trace(TRACES, "cleanup_chancefree")))
     assert (outcome.code, outcome.err.count("\n")) == (2, 1)
     (tmp_path / "trace.npz").write_bytes(b"PK\x03\x04 not really")
     outcome = cli("verify", "coins", tmp_path)

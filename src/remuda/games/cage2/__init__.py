@@ -3,8 +3,9 @@
 - `options`: the options of the game. `game`: the game itself.
 - `network`: hosts, ports, exploits, decoys. `state`: the state of a world. `simulator`: one step. `red`: the attackers.
 - `attacker`: red as a player that learns.
-- `observation`: what blue sees now. `memory`: what it remembers. `compact`: fewer actions. `truth`: all, for study.
-- `exported`: memory and actions as a file of their own, for an exported agent.
+- `observation`: what blue sees now. `memory`: what it remembers. `belief`: what it can conclude. `truth`: all of it.
+- `compact`: fewer actions. `turn`: what every side does in a turn.
+- `exported`: memory, belief and actions as a file of their own, for an exported agent.
 - `workflow`: orders of repair. `defenders`: scripted blue players. `picture`: pictures.
 - `traces`, `verify`: recorded games of the original, and the comparison with them; see DIFFERENCES.md.
 - `cyborg`: the original simulator behind the same game.

@@ -1,8 +1,9 @@
 """CAGE 2 in the original simulator, CybORG 2.1, if it is installed: `cage2 simulator=cyborg`.
 
 Observations, actions and options are the same as in our simulator, so a policy trained in ours can be evaluated there.
-Blue's memory and compact actions are the same code. CybORG draws from Python's global `random`; each world keeps its
-own state of it, seeded from its key. Which rules the installed version plays is found out, and must be what is asked.
+Blue's memory, belief and compact actions are the same code. CybORG draws from Python's global `random`; each world
+keeps its own state of it, seeded from its key. Which rules the installed version plays is found out, and must be what
+is asked.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ from remuda.adapters.inbound.global_random_state import GlobalRandomState
 from remuda.adapters.inbound.worlds import SimulatorGame, World
 from remuda.core.errors import ConfigError, first_line
 from remuda.core.game import Game, GameSpec, option_per_world
+from remuda.games.cage2.belief import Belief, conclude, suppose, write_belief
 from remuda.games.cage2.compact import N_COMPACT
-from remuda.games.cage2.game import METRICS, blue_group
-from remuda.games.cage2.memory import FEATURES, MEMORY, forget, full_action, remember, write_features, write_mask
+from remuda.games.cage2.game import METRICS, OBSERVATIONS, WRAPPERS, blue_group
+from remuda.games.cage2.memory import MEMORY, forget, full_action, remember, write_features, write_mask
 from remuda.games.cage2.network import FOOTHOLD, N_ACTIONS, NAMES
 from remuda.games.cage2.observation import BITS
 from remuda.games.cage2.options import ORIGINAL_NAMES, Cage2Options, red_agents
@@ -46,7 +48,8 @@ class CyborgVariant(NamedTuple):
     wrapper: str
     steps: int
     true_state: str
-    memory: bool  # blue sees its memory
+    observation: str  # what blue sees
+    leaderboard: bool  # the rules, which a belief needs to know
     compact: bool  # and has the compact actions
     terminal: bool  # the last step is the end
 
@@ -63,12 +66,16 @@ def build(options: Cage2Options, worlds: Sequence[int]) -> Game:
     )
     blue = blue_group(options, (*METRICS, *TRUE_STATE_METRICS[options.true_state]))
     spec = GameSpec("cage2", (blue,), options.steps, options.model_dump())
-    memory, compact = options.observation == "memory", options.actions == "compact"
-    terminal = options.horizon == "terminal"
+    compact, terminal = options.actions == "compact", options.horizon == "terminal"
+    leaderboard = installed_rules() == "leaderboard"
     return SimulatorGame(
         spec,
         [
-            CyborgWorld(CyborgVariant(*each, options.steps, options.true_state, memory, compact, terminal))
+            CyborgWorld(
+                CyborgVariant(
+                    *each, options.steps, options.true_state, options.observation, leaderboard, compact, terminal
+                )
+            )
             for each in variants
         ],
     )
@@ -117,7 +124,8 @@ class CyborgWorld(World):
         self._turn = 0
         self._entered: set[str] = set()
         self._memory = np.zeros(1, MEMORY)
-        self._features = np.zeros(FEATURES, np.float32)
+        self._belief = Belief.of(1) if variant.observation == "belief" else None
+        self._features = np.zeros(OBSERVATIONS[variant.observation], np.float32)
         self._mask = np.ones(N_COMPACT, np.bool_)
 
     def reset(self, seed: int) -> None:
@@ -130,6 +138,8 @@ class CyborgWorld(World):
             self._obs = self._blue.reset(BLUE).observation
         self._check_shape()
         forget(self._memory[0])
+        if self._belief is not None:
+            self._belief.counts[0] = suppose(self._belief.hypotheses[0])
         self._turn = 0
         self._entered = set()
         self.true_state = {}
@@ -138,11 +148,15 @@ class CyborgWorld(World):
         self.over = False
 
     def observe(self, agent: int) -> NDArray[Any]:
-        """Blue's table as bits, as the wrapper returned it last, or what blue remembers of all of them."""
+        """Blue's table as bits, as the wrapper returned it last, or what blue makes of all of them."""
         bits: NDArray[Any] = self._obs
-        if not self._variant.memory:
+        belief = self._belief
+        if belief is not None:
+            write_belief(belief.hypotheses[0], belief.counts[0], self._turn, belief.written, self._features)
+        elif self._variant.observation == "memory":
+            write_features(self._memory[0], self._features)
+        else:
             return bits
-        write_features(self._memory[0], self._features)
         return self._features
 
     def mask(self, agent: int) -> NDArray[np.bool_]:
@@ -158,6 +172,9 @@ class CyborgWorld(World):
             result = self._blue.step(BLUE, action)
         self._obs = result.observation
         remember(self._memory[0], self._obs, action)
+        if self._belief is not None:
+            wrapper = WRAPPERS.index(self._variant.wrapper)
+            conclude(self._belief, 0, self._obs, action, wrapper, self._variant.leaderboard)
         self.rewards[0] += result.reward
         self._turn += 1
         if self._variant.terminal and self._turn == self._variant.steps:

@@ -14,29 +14,25 @@ from numpy.typing import NDArray
 
 from remuda.core.game import Game, GameSpec, Group, option_per_world
 from remuda.core.kernels import kernel
-from remuda.core.rng import Keys, below, fold, uniform
+from remuda.core.rng import Keys, below, fold
 from remuda.core.scene import Scene
 from remuda.games.cage2.attacker import (
     N_RED_ACTIONS,
     RED_FEATURES,
     RED_MEMORY,
-    decode_red,
     forget_red,
-    red_may,
     remember_red,
     write_red_features,
     write_red_mask,
 )
+from remuda.games.cage2.belief import Belief, conclude, suppose, write_belief
 from remuda.games.cage2.compact import N_COMPACT
 from remuda.games.cage2.memory import FEATURES, MEMORY, forget, full_action, remember, write_features, write_mask
 from remuda.games.cage2.network import (
-    DETECTED,
     FIRST_DECOY,
     FOOTHOLD,
-    GREEN_HOSTS,
     N_ACTIONS,
     N_HOSTS,
-    PREFER_TOP,
     REMOVE,
     RESTORE,
 )
@@ -49,16 +45,13 @@ from remuda.games.cage2.red import (
     FIRST_ENTRY,
     LEARNED,
     RED_STATE,
-    next_action,
-    pick_bit,
-    pick_exploit,
-    record_choice,
     reset_red,
 )
 from remuda.games.cage2.scene import draw_scene
-from remuda.games.cage2.simulator import Draws, TurnActions, transition
-from remuda.games.cage2.state import EXPLOIT, IMPACT, NONE, STATE, SUCCEEDED, decode, start
+from remuda.games.cage2.simulator import transition
+from remuda.games.cage2.state import IMPACT, STATE, SUCCEEDED, decode, start
 from remuda.games.cage2.truth import TRUTH_FEATURES, write_truth
+from remuda.games.cage2.turn import choose_actions
 from remuda.games.cage2.workflow import (
     COMPLIANCE_WITHOUT_FIX,
     FIX_COUNTS,
@@ -74,10 +67,15 @@ from remuda.games.cage2.workflow import (
 )
 
 WRAPPERS = ("challenge", "challenge2")
-OBSERVATIONS = {"bits": BITS, "memory": FEATURES, "truth": TRUTH_FEATURES}  # how many numbers each has
+OBSERVATIONS = {
+    "bits": BITS,
+    "memory": FEATURES,
+    "belief": TRUTH_FEATURES,
+    "truth": TRUTH_FEATURES,
+}  # how many numbers each has
 BLUE, RED = 0, 1  # groups
 ENTRY_DRAW, PLAYER_DRAW = 0, 1  # draws of an episode's key: B_line's entry, and which red agent plays
-SEES_BITS, SEES_MEMORY, SEES_TRUTH = range(len(OBSERVATIONS))
+SEES_BITS, SEES_MEMORY, SEES_BELIEF, SEES_TRUTH = range(len(OBSERVATIONS))
 ALL_RED = (*AGENTS, "learned")
 HOSTS_LOST, IMPACTS, RESTORES, REMOVES, DECOYS_PLACED = 0, 1, 2, 3, 4
 METRICS = ("hosts_lost", "impacts", "restores", "removes", "decoys")
@@ -89,8 +87,6 @@ WORKFLOW_METRICS = (
     "compliance",
     *(f"fixes_{host_type}" for host_type in HOST_TYPES),
 )
-# Numbers of the draws from a turn's key. Each draw has a fixed purpose, so no draw depends on what happens.
-TARGET, OTHER_EXPLOIT, TOP_EXPLOIT, NOTICED, SESSION, GREEN_ACTS, GREEN_TARGET = 0, 1, 2, 3, 4, 5, 6
 
 
 class EpisodeState(NamedTuple):
@@ -126,8 +122,11 @@ class Cage2(Game):
 
     def __init__(self, options: Cage2Options, worlds: Sequence[int]) -> None:
         orders = workflow_orders(options)
-        blue = blue_group(options, (*METRICS, *WORKFLOW_METRICS) if orders else METRICS)
-        red = Group("red", options.reds, (RED_FEATURES,), np.float32, N_RED_ACTIONS, low=0, high=1, masked=True)
+        blue = blue_group(options, (*METRICS, *WORKFLOW_METRICS) if orders else METRICS, (TRUTH_FEATURES,))
+        red = Group(
+            "red", options.reds, (RED_FEATURES,), np.float32, N_RED_ACTIONS, low=0, high=1, masked=True,
+            state_shape=(TRUTH_FEATURES,),
+        )  # fmt: skip
         groups = (blue, red) if options.players == "both" else (blue,)
         super().__init__(GameSpec("cage2", groups, options.steps, options.model_dump()), len(worlds))
         self.rules = Cage2Rules(
@@ -150,6 +149,7 @@ class Cage2(Game):
         self.state = np.zeros(count, STATE)
         self.red_state = np.zeros(count, RED_STATE)
         self.memory = np.zeros(count, MEMORY)
+        self.belief = Belief.of(count if options.observation == "belief" else 0)
         self.red_memory = np.zeros(count, RED_MEMORY)
         self.red_actions = np.zeros(count, np.int64)  # of the red player, in worlds that have one
         self.fix_counts = np.zeros(count, FIX_COUNTS)
@@ -174,7 +174,7 @@ class Cage2(Game):
             players[worlds] = False
             _draw_players(self.red_memory, self.rules, worlds, keys, players)
         self.fix_counts[worlds] = np.zeros(1, FIX_COUNTS)
-        _reset(self.state, self.red_state, self.memory, self.episode, worlds, keys)
+        _reset(self.state, self.red_state, self.memory, self.belief, self.episode, worlds, keys)
 
     def begin(self) -> None:
         """Do nothing: all changes happen in `end`."""
@@ -187,7 +187,11 @@ class Cage2(Game):
         if group == RED:
             _observe_red(self.state, self.red_memory, out)
             return
-        _observe(self.state, self.red_state, self.memory, self.rules, out)
+        _observe(self.state, self.red_state, self.memory, self.belief, self.rules, out)
+
+    def observe_state(self, group: int, out: NDArray[np.float32]) -> None:
+        """Write the true state, for critics: they are needed in training only."""
+        _observe_truth(self.state, self.red_state, self.episode.turn, self.rules, out)
 
     def mask(self, group: int, first: int, last: int, out: NDArray[np.bool_]) -> None:
         """Forbid blue decoys where none is left, and red what it has not learned of."""
@@ -208,12 +212,20 @@ class Cage2(Game):
         if self.spec.groups[1:]:
             self._play_red()
         else:
-            _step(self.state, self.red_state, self.memory, self.fix_counts, self.episode, self.rules, self.red_actions)
+            self._step()
+
+    def _step(self) -> None:
+        _step(
+            (self.state, self.red_state, self.memory, self.belief, self.fix_counts),
+            self.episode,
+            self.rules,
+            self.red_actions,
+        )
 
     def _play_red(self) -> None:
         """Play the step in which red may be a player: it gains what blue loses."""
         playing, before = ~self.over, self.episode.score.copy()
-        _step(self.state, self.red_state, self.memory, self.fix_counts, self.episode, self.rules, self.red_actions)
+        self._step()
         red = self.signals[RED]
         gained = ((before - self.episode.score) / 10.0).astype(np.float32)
         red.rewards += np.where(red.alive & playing[:, None], gained[:, None], np.float32(0.0))
@@ -238,21 +250,25 @@ class Cage2(Game):
         return f"red {red}, turn {turn} of {self.rules.steps}, total {total:.1f}"
 
 
-def blue_group(options: Cage2Options, metrics: tuple[str, ...]) -> Group:
-    """What blue sees and may do, in our simulator and in the original."""
+def blue_group(options: Cage2Options, metrics: tuple[str, ...], state_shape: tuple[int, ...] | None = None) -> Group:
+    """What blue sees and may do, in our simulator and in the original, which shows critics no state."""
     size = OBSERVATIONS[options.observation] + (ORDER_BITS if options.workflow else 0)
     dtype = np.uint8 if options.observation == "bits" else np.float32
     compact = options.actions == "compact"
     actions = N_COMPACT if compact else N_ACTIONS
-    return Group("blue", 1, (size,), dtype, actions, metrics, low=0, high=1, masked=compact)
+    return Group(
+        "blue", 1, (size,), dtype, actions, metrics, low=0, high=1, masked=compact, state_shape=state_shape
+    )  # fmt: skip
 
 
 @kernel
-def _reset(state: Any, red_state: Any, memory: Any, episode: Any, worlds: Any, keys: Any) -> None:
+def _reset(state: Any, red_state: Any, memory: Any, belief: Any, episode: Any, worlds: Any, keys: Any) -> None:
     for i in range(len(worlds)):
         w = worlds[i]
         start(state[w])
         forget(memory[w])
+        if len(belief.counts):
+            belief.counts[w] = suppose(belief.hypotheses[w])
         reset_red(red_state[w], FIRST_ENTRY + below(fold(keys[i], 0), ENTRY_DRAW, ENTRIES))
         episode.keys[w] = keys[i]
         episode.turn[w] = 0
@@ -300,16 +316,24 @@ def _remember_red(state: Any, red_memory: Any, playing: Any) -> None:
 
 
 @kernel
-def _observe(state: Any, red_state: Any, memory: Any, rules: Any, out: Any) -> None:
+def _observe(state: Any, red_state: Any, memory: Any, belief: Any, rules: Any, out: Any) -> None:
     for w in range(out.shape[0]):
         if rules.observation == SEES_BITS:
             write_observation(state[w], rules.wrapper[w], out[w, 0])
         elif rules.observation == SEES_MEMORY:
             write_features(memory[w], out[w, 0])
+        elif rules.observation == SEES_BELIEF:
+            write_belief(belief.hypotheses[w], belief.counts[w], memory[w].turn, belief.written, out[w, 0])
         else:
             write_truth(state[w], red_state[w], rules.red[w], memory[w].turn, out[w, 0])
         if rules.orders.shape[1]:
             write_order(rules.orders[w], out[w, 0, out.shape[2] - ORDER_BITS :])
+
+
+@kernel
+def _observe_truth(state: Any, red_state: Any, turn: Any, rules: Any, out: Any) -> None:
+    for w in range(out.shape[0]):
+        write_truth(state[w], red_state[w], rules.red[w], turn[w], out[w])
 
 
 @kernel
@@ -326,13 +350,14 @@ def _store_action(state: Any, memory: Any, over: Any, rules: Any, actions: Any) 
 
 
 @kernel
-def _step(state: Any, red_state: Any, memory: Any, fix_counts: Any, episode: Any, rules: Any, red: Any) -> None:
+def _step(worlds: Any, episode: Any, rules: Any, red: Any) -> None:
+    state, red_state, memory, belief, fix_counts = worlds
     for w in range(episode.turn.shape[0]):
         if episode.over[w]:
             continue
         s = state[w]
         key = fold(episode.keys[w], episode.turn[w] + 1)
-        actions, draws = _choose_actions(s, red_state[w], rules.red[w], red[w], rules.green[w], key)
+        actions, draws = choose_actions(s, red_state[w], rules.red[w], red[w], rules.green[w], key)
         wanted = first_held_type(s, rules.orders[w], rules.workflow) if rules.orders.shape[1] else N_HOST_TYPES
         transition(s, actions, draws, rules.leaderboard[w])
         episode.score[w] -= s.cost
@@ -346,29 +371,11 @@ def _step(state: Any, red_state: Any, memory: Any, fix_counts: Any, episode: Any
         if rules.remembers:
             write_observation(s, rules.wrapper[w], episode.bits[w])
             remember(memory[w], episode.bits[w], np.int64(s.blue))
+        if rules.observation == SEES_BELIEF:
+            conclude(belief, w, episode.bits[w], np.int64(s.blue), rules.wrapper[w], rules.leaderboard[w])
         if episode.turn[w] == rules.steps:
             episode.over[w] = True
             episode.ended[w, 0] = True
-
-
-@kernel
-def _choose_actions(s: Any, m: Any, agent: int, chosen: Any, green_acts: bool, key: Any) -> Any:
-    """The actions of all sides in this turn, and its random outcomes."""
-    green = NONE
-    if green_acts and uniform(key, GREEN_ACTS) < 0.5:
-        green = GREEN_HOSTS[below(key, GREEN_TARGET, len(GREEN_HOSTS))]
-    if agent == LEARNED:
-        action, target = decode_red(chosen if red_may(s, chosen) else 0)
-    else:
-        action, candidates = next_action(agent, m, s)
-        target = pick_bit(candidates, uniform(key, TARGET))
-        record_choice(agent, m, action, target)
-    exploit = NONE
-    if action == EXPLOIT:
-        top = uniform(key, TOP_EXPLOIT) < PREFER_TOP
-        exploit = pick_exploit(s.known_ports[target], uniform(key, OTHER_EXPLOIT), top)
-    actions = TurnActions(np.int64(s.blue), green, action, target)
-    return actions, Draws(exploit, uniform(key, NOTICED) < DETECTED, uniform(key, SESSION))
 
 
 @kernel

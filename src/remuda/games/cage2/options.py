@@ -58,9 +58,10 @@ class Cage2Options(Options):
     rules: RuleSet | list[RuleSet] = Field(
         "head", description="head: the last version; leaderboard: before two late fixes; per world"
     )
-    observation: Literal["bits", "memory", "truth"] = Field(
+    observation: Literal["bits", "memory", "belief", "truth"] = Field(
         "bits",
-        description="bits: blue's table now; memory: what it saw and did so far; truth: the true state, for study only",
+        description="bits: blue's table now; memory: what it saw and did so far; belief: how likely which true state "
+        "is after that; truth: the true state, for study only",
     )
     actions: Literal["full", "compact"] = Field(
         "full", description="full: the 145 of the challenge; compact: 40, of which one per host is its next decoy"
@@ -99,6 +100,8 @@ class Cage2Options(Options):
             raise ConfigError("players=both is for simulator=own: red is scripted in the original")
         if self.simulator == "cyborg" and self.observation == "truth":
             raise ConfigError("observation=truth is for simulator=own: the original does not tell what red remembers")
+        if self.observation == "belief" and self.green is not False:
+            raise ConfigError("observation=belief goes with green=false: it does not consider what green users do")
         if isinstance(self.workflow, list) and {ALL, DISTINCT} & {*self.workflow}:
             raise ConfigError(f"workflow: {ALL!r} and {DISTINCT!r} are lists already; name the orders one by one")
         if self.simulator == "cyborg" and self.workflow is not None:

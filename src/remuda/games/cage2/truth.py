@@ -11,7 +11,7 @@ from remuda.core.kernels import kernel
 from remuda.games.cage2.compact import N_PAIRS, PAIRS
 from remuda.games.cage2.memory import LONGEST, NEAR
 from remuda.games.cage2.network import N_HOSTS, SUBNETS
-from remuda.games.cage2.red import AGENTS, ENTRIES, FIRST_ENTRY, PROGRAM
+from remuda.games.cage2.red import AGENTS, B_LINE, ENTRIES, FIRST_ENTRY, PROGRAM
 from remuda.games.cage2.state import RED_VERBS, SUCCEEDED
 
 PORTS_KNOWN = 8
@@ -40,7 +40,7 @@ def write_truth(s: Any, red: Any, agent: int, turn: int, out: Any) -> None:
     out[at + 2] = s.service_known
     at = _one_of(out, at + 3, len(AGENTS), agent)
     at = _one_of(out, at, LINES, red.counter)
-    at = _one_of(out, at, ENTRIES, red.entry - FIRST_ENTRY)
+    at = _one_of(out, at, ENTRIES, red.entry - FIRST_ENTRY if agent == B_LINE else ENTRIES)
     at = _one_of(out, at, len(RED_VERBS), s.red)
     out[at] = 1.0 if s.red_success == SUCCEEDED else 0.0
     out[at + 1] = s.empty_scan

@@ -2,34 +2,11 @@
 
 - `planes`: kernels over a map; `maps`: maps as text.
 - `facing`: turns and moves; `beams`: cells that an action reaches; `views`: what an agent sees.
-- `arena`: a game with all of this.
+- `placing`: agents come and go; `turns`: the steps of a turn; `arena`: a game with all of this.
 """
 
-from remuda.games.grid.arena import (
-    Arena,
-    ArenaState,
-    RecordedDraws,
-    Scratch,
-    Timing,
-    arena_group,
-    bring_back,
-    compose,
-    count_down,
-    draw_moves,
-    draw_spawns,
-    finish_turn,
-    go_to_starts,
-    lift_agents,
-    load_draws,
-    make_scratch,
-    move_agents,
-    open_turn,
-    place_agents,
-    put_agents,
-    respawn,
-    send_away,
-    start_world,
-)
+from remuda.games.grid.arena import Arena, arena_group
+from remuda.games.grid.arena_state import ArenaState, RecordedDraws, Scratch, Timing, make_scratch
 from remuda.games.grid.beams import Beam, aim, arrow_beam, wide_beam
 from remuda.games.grid.facing import (
     AHEAD,
@@ -43,7 +20,17 @@ from remuda.games.grid.facing import (
     shuffle,
     want_moves,
 )
-from remuda.games.grid.maps import cells_with, check_chances, check_room, fill_ground, read_map
+from remuda.games.grid.maps import cells_with, check_chances, check_start_cells, fill_ground, read_map
+from remuda.games.grid.placing import (
+    bring_back,
+    go_to_starts,
+    lift_agents,
+    place_agents,
+    put_agents,
+    respawn,
+    send_away,
+    start_world,
+)
 from remuda.games.grid.planes import (
     DOWN,
     EMPTY,
@@ -61,7 +48,17 @@ from remuda.games.grid.planes import (
     place_apart,
     wall_border,
 )
-from remuda.games.grid.views import View, flag_agent, make_view, write_view
+from remuda.games.grid.turns import (
+    compose,
+    count_down,
+    draw_moves,
+    draw_spawns,
+    finish_turn,
+    load_draws,
+    move_agents,
+    open_turn,
+)
+from remuda.games.grid.views import View, clear_view, flag_agent, make_view, write_view
 
 __all__ = [
     "AHEAD",
@@ -90,7 +87,8 @@ __all__ = [
     "bring_back",
     "cells_with",
     "check_chances",
-    "check_room",
+    "check_start_cells",
+    "clear_view",
     "compose",
     "count_down",
     "count_kind",
@@ -99,7 +97,8 @@ __all__ = [
     "draw_spawns",
     "draw_text",
     "fill_ground",
-    "finish_turn", "flag_agent",
+    "finish_turn",
+    "flag_agent",
     "go_to_starts",
     "lift_agents",
     "load_draws",
@@ -124,4 +123,4 @@ __all__ = [
     "want_moves",
     "wide_beam",
     "write_view",
-]  # fmt: skip
+]

@@ -44,7 +44,7 @@ def fill_ground(chart: NDArray[np.str_], kinds: dict[str, int]) -> NDArray[np.ui
     return ground
 
 
-def check_room(cells: int, agents: int, what: str) -> None:
+def check_start_cells(cells: int, agents: int, what: str) -> None:
     """Raise if so many agents do not fit on the cells of a map where they start."""
     if cells < agents:
         raise ConfigError(f"the map has {cells} {what} for agents={agents}: lower agents or add cells")

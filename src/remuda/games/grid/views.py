@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 from remuda.core.kernels import kernel
 from remuda.games.grid.facing import AHEAD
 
+_ZERO = np.uint64(0)
+
 
 class View(NamedTuple):
     """The shape of a view, and its channels. An agent stands in row `ahead` and in the middle column.
@@ -21,7 +23,7 @@ class View(NamedTuple):
     ahead: int  # rows in front of the agent
     margin: int  # cells around the map in `codes`
     first_agent: int  # the code of agent 0
-    channel: NDArray[np.int64]  # (codes below first_agent,): the channel of each kind of ground or mark, -1 for none
+    channel: NDArray[np.int64]  # (codes below first_agent,): the channel of each kind of ground or mark
     me: int  # the first of six channels: myself, another agent, and four for where the other one faces, seen from me
     identity: int  # the first of the channels that say which agent it is; -1: there are none
     compass: int  # the first of four channels at the own cell that say where I face on the map; -1: there are none
@@ -35,7 +37,7 @@ def make_view(
 
     `extra` channels, for the game to fill, come after those; the compass is last.
     """
-    table = np.full(first_agent, -1, np.int64)
+    table = np.zeros(first_agent, np.int64)
     for code, number in channel.items():
         table[code] = number
     me = 1 + max(channel.values(), default=-1)
@@ -48,31 +50,39 @@ def make_view(
 
 @kernel
 def write_view(codes: Any, places: Any, i: int, view: Any, out: Any) -> None:
-    """Write what agent i sees into `out` (side, side, channels), which must be zero.
+    """Write what agent i sees into `out` (side, side, channels), which must be contiguous.
 
     `codes` is the map with a margin of walls, so that no cell has to be checked.
     """
-    row, col, facing = places[i]
-    up, right = AHEAD[facing], AHEAD[(facing + 3) % 4]
+    clear_view(out)
+    row, col, facing = places[i, 0], places[i, 1], places[i, 2]
+    right = (facing + 3) % 4
     half = view.side // 2
     cells, target = codes.ravel(), out.ravel()
     width = codes.shape[1]
-    down_step = -(up[0] * width + up[1])
-    right_step = right[0] * width + right[1]
+    down_step = -(AHEAD[facing, 0] * width + AHEAD[facing, 1])
+    right_step = AHEAD[right, 0] * width + AHEAD[right, 1]
     start = (row + view.margin) * width + col + view.margin - view.ahead * down_step - half * right_step
-    position = 0
+    position, channels = _ZERO, np.uint64(view.channels)
     for _ in range(view.side):
         cell = start
         for _ in range(view.side):
-            code = cells[cell]
-            if code != 0:
-                if code < view.first_agent:
-                    target[position + view.channel[code]] = 1
-                else:
-                    _write_agent(np.int64(code) - view.first_agent, i, places, view, target[position:])
-            position += view.channels
+            code = cells[np.uint64(cell)]  # unsigned: numba checks signed ones for being negative
+            if code >= view.first_agent:
+                _write_agent(np.int64(code) - view.first_agent, i, places, view, target[position:])
+            elif code != 0:
+                target[position + np.uint64(view.channel[code])] = 1
+            position += channels
             cell += right_step
         start += down_step
+
+
+@kernel
+def clear_view(out: Any) -> None:
+    """Write zeros into a view. A flat loop is compiled to one memset; `out[:] = 0` over three axes is not."""
+    target = out.ravel()
+    for k in range(target.size):
+        target[k] = 0
 
 
 @kernel
