@@ -23,6 +23,7 @@ from remuda.engines.choose import choose_engine
 from remuda.engines.collectors.task_size import task_size
 from remuda.engines.table import ENGINES
 from remuda.games.registry import find_game
+from remuda.learners.transitions import find_transitions
 from remuda.rollout.config import RolloutConfig
 from remuda.rollout.rollout import Rollout
 from remuda.rollout.warm_up import random_bindings
@@ -164,6 +165,10 @@ def test_a_waiting_agent_is_paid_for_its_last_move() -> None:
         alive = fragment.alive[:, 0, agent]
         assert fragment.rewards[alive, 0, agent].tolist() == [r for r in rewards if r]
         assert fragment.terminated[:, 0, agent].tolist() == [False] * 5 + [True]
+        assert fragment.ages[alive, 0, agent].tolist() == list(range(alive.sum()))  # one life: memory and frames go on
+        found = find_transitions(fragment, in_turn=True)
+        assert found.after[alive, 0, agent].tolist() == [*np.flatnonzero(alive)[1:].tolist(), 6]
+        assert (found.elapsed == 1).all()  # no time passes while an agent waits
     assert [finding.problem for finding in check(f"{HERE}:out_of_turn") if not finding.good] == []
     with pytest.raises(ConfigError, match="agents act one after another"):
         parallel_env(f"{HERE}:out_of_turn")

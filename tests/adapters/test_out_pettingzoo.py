@@ -20,7 +20,7 @@ from remuda.games.registry import find_game
 from remuda.rollout.config import RolloutConfig
 from remuda.rollout.rollout import Rollout
 from remuda.runs.replay import RecordedActions
-from remuda.testing import GIFTS, MASKED, RESPAWN, UNEQUAL
+from remuda.testing import ERRANDS, GIFTS, MASKED, RESPAWN, UNEQUAL
 
 with warnings.catch_warnings(action="ignore"):  # about PettingZoo's own games
     from pettingzoo.test import parallel_api_test, parallel_seed_test
@@ -30,6 +30,7 @@ GAMES: dict[str, tuple[str | GameEntry, dict[str, Any]]] = {
     "treasurehunt alone": ("treasurehunt", {"agents": 1, "turns": 25}),
     "cage2": ("cage2", {"steps": 30}),
     "cleanup": ("cleanup", {"turns": 25, "identities": True}),
+    "away after a hit": ("cleanup", {"turns": 25, "rules": "meltingpot"}),
     "harvest": ("harvest", {"turns": 25, "rules": "socialjax"}),
     "coins": ("coins", {"turns": 25, "reward": {"team": 1.0}}),
     "matrix": ("matrix", {"turns": 25}),
@@ -39,6 +40,7 @@ GAMES: dict[str, tuple[str | GameEntry, dict[str, Any]]] = {
     "unequal groups": (UNEQUAL, {}),
     "masks": (MASKED, {}),
     "gifts": (GIFTS, {}),
+    "away": (ERRANDS, {}),
     "dying": (RESPAWN, {}),
     "dying at the start of a turn": (RESPAWN, {"at_begin": True}),
     "dying and back at once": (RESPAWN, {"longest_rest": 0}),
@@ -84,18 +86,21 @@ def test_observations_are_in_their_spaces_to_the_end(env: HerdEnv) -> None:
 
 @pytest.mark.parametrize("name", GAMES)
 def test_an_episode_is_the_same_as_in_a_rollout(name: str) -> None:
-    """Rewards, ends and observations of every agent until it leaves, with the same key and the same actions."""
+    """Rewards, ends and observations of every agent until it leaves, with the same key and the same actions.
+
+    What reaches an agent while it is away belongs, in a rollout, to the turn in which it acted last.
+    """
     game, options = GAMES[name]
     env = parallel_env(game, **options)
     spec, indices = env.game.spec, env._indices
     observations, _ = env.reset(seed=11)
     actions = [np.zeros((spec.turns, 1, group.size), np.int64) for group in spec.groups]
-    seen, turn = [(observations, {}, {}, {})], 0
+    seen, turn = [(observations, {}, {}, {}, {})], 0
     while env.agents:
         rows = env._action_arrays(chosen := pick(env, observations, turn))
         for g, row in enumerate(rows):
             actions[g][turn] = row
-        observations, *result, _ = env.step(chosen)
+        observations, *result = env.step(chosen)
         seen.append((observations, *result))
         turn += 1
     for g in range(len(spec.groups)):
@@ -110,26 +115,34 @@ def test_an_episode_is_the_same_as_in_a_rollout(name: str) -> None:
     rollout.start(Task((0,)))
     again.reset(np.zeros(1, np.int64), np.array([rng.key(11, Stream.OUTSIDE, 0)]))
     fragments = rollout.play(rollout.empty_fragments(turn))
-    present = set(indices)
+    present, acted = set(indices), dict.fromkeys(indices, 0)
+    received = [np.zeros_like(fragment.rewards) for fragment in fragments]
     for t in range(turn):
-        observations, (_, rewards, terminated, truncated) = seen[t][0], seen[t + 1]
+        (observations, *_, infos), (_, rewards, terminated, truncated, _) = seen[t], seen[t + 1]
         assert set(rewards) == present
         for agent in sorted(present):
             g, i = indices[agent]
             fragment = fragments[g]
+            away = "away" in infos.get(agent, {})
+            assert fragment.alive[t, 0, i] != away
+            acted[agent] = acted[agent] if away else t
+            received[g][acted[agent], 0, i] += rewards[agent]
+            if terminated[agent] or truncated[agent]:
+                present.remove(agent)
+                assert terminated[agent] == fragment.terminated[acted[agent], 0, i]
+                left = away or (turn == t + 1 and fragment.away[0, i] and not terminated[agent])
+                assert fragment.truncated[acted[agent], 0, i] == (truncated[agent] and not left)
+            if away:
+                continue
             shown = observations[agent]
             if isinstance(shown, dict):
                 assert fragment.mask is not None
                 assert np.array_equal(shown["action_mask"], fragment.mask[t, 0, i])
                 shown = shown["observation"]
             assert np.array_equal(shown, fragment.obs[t, 0, i])
-            assert fragment.alive[t, 0, i]
-            assert rewards[agent] == fragment.rewards[t, 0, i]
-            assert terminated[agent] == fragment.terminated[t, 0, i]
-            assert truncated[agent] == fragment.truncated[t, 0, i]
-            if terminated[agent] or truncated[agent]:
-                present.remove(agent)
     assert present == set()
+    for fragment, own in zip(fragments, received, strict=True):
+        assert np.array_equal(np.where(fragment.alive, fragment.rewards, 0)[own != 0], own[own != 0])
 
 
 def test_names_and_spaces() -> None:
@@ -160,7 +173,7 @@ def test_unbounded_integers_have_the_limits_of_their_dtype() -> None:
 
 
 def test_dead_agents_leave_and_the_others_go_on() -> None:
-    env = parallel_env(RESPAWN, agents=4, turns=30, longest_life=8)
+    env = parallel_env(RESPAWN, agents=4, turns=30, longest_stay=8)
     observations, _ = env.reset(seed=1)
     gone: set[str] = set()
     counts = []

@@ -16,6 +16,7 @@ from remuda.core.errors import ConfigError, GameError
 SPACES: dict[str, tuple[Any, tuple[int, ...], type]] = {
     "floats": (spaces.Box(-1, 1, (2, 3), np.float32), (2, 3), np.float32),
     "doubles": (spaces.Box(-1, 1, (4,), np.float64), (4,), np.float32),
+    "halves": (spaces.Box(-1, 1, (4,), np.float16), (4,), np.float32),
     "bytes": (spaces.Box(0, 255, (4, 4, 3), np.uint8), (4, 4, 3), np.uint8),
     "a choice": (spaces.Discrete(5, start=3), (5,), np.float32),
     "choices": (spaces.MultiDiscrete([2, 3]), (5,), np.float32),
@@ -94,6 +95,8 @@ def test_actions_are_declared_from_zero_and_given_as_the_environment_wants_them(
         (spaces.Box(0, 255, (2,), np.uint8), np.array([0.0, np.nan]), r"the value nan"),
         (spaces.Box(0, 255, (2,), np.uint8), np.array([0.0, 0.5]), r"the value 0.5"),
         (spaces.Dict({"a": spaces.Box(0, 1, (2,))}), {"a": np.zeros(3)}, "has shape"),
+        (spaces.Box(-1, 1, (2,)), np.zeros(2, np.complex64), "the type complex64"),
+        (spaces.Box(-1, 1, (2,)), np.array(["0", "1"]), "the type <U1"),
     ],
 )
 def test_observations_that_do_not_fit_their_space_are_errors(space: Any, obs: Any, said: str) -> None:

@@ -38,7 +38,8 @@ def test_an_unknown_game_names_the_nearest() -> None:
     [
         ("no.such.module:GAME", "cannot be imported: No module named 'no'"),
         ("remuda.testing:NOTHING", "cannot be imported: .*NOTHING"),
-        ("remuda.testing:ODD", "is a tuple, neither a GameEntry nor a factory"),
+        ("remuda.testing:GIFT", "did you mean remuda.testing:GIFTS?"),
+        ("remuda.testing:ODD", "is of type tuple, neither a GameEntry nor a factory"),
         (":GAME", "as Python would import it"),
         ("..testing:GAME", "as Python would import it"),
     ],
@@ -54,7 +55,7 @@ def test_an_unknown_option_names_the_nearest_and_the_game() -> None:
 
 
 def test_an_option_of_the_wrong_type_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"turns='many' .*game gifts.* integer"):
+    with pytest.raises(ConfigError, match=r"turns='many' .*game gifts.* should be a whole number"):
         make_game(GIFTS, {"turns": "many"}, [0])
 
 

@@ -40,6 +40,7 @@ def test_modules_without_kernels_do_not_import_numba() -> None:
     assert imported([name for name in MODULES if name not in WITH_KERNELS]) == []
 
 
+@pytest.mark.promise
 @pytest.mark.parametrize("name", sorted(WITH_KERNELS))
 def test_the_list_of_modules_with_kernels_has_no_others(name: str) -> None:
     assert imported([name]) == ["numba"]

@@ -83,6 +83,12 @@ def test_the_hash_covers_kernels_of_remuda_and_of_the_caller(package: Path, monk
     assert len(hashes) == 4
 
 
+def test_code_with_bounds_checks_is_kept_apart(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = kernels.sources_hash(package)
+    monkeypatch.setattr("numba.config.BOUNDSCHECK", 1)
+    assert kernels.sources_hash(package) != plain
+
+
 def test_the_cache_setting_of_numba_is_restored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     kernels.cache_directory.cache_clear()

@@ -27,17 +27,10 @@ from remuda.engines.trainers.ray.trainers import RayTrainers
 from remuda.engines.trainers.thread import ThreadTrainers
 from remuda.learners.herd import assign
 from remuda.runs.settings import make_plan, spec_of
+from remuda.testing.collector_conformance import COLLECTOR_CHECKS
 from remuda.testing.fakes import FakeCollectors, FakeTrainers, PlayedEpisode
-from remuda.testing.placement_conformance import (
-    COLLECTOR_CHECKS,
-    EPISODES,
-    ROUND,
-    TRAINER_CHECKS,
-    WORLDS,
-    Build,
-    Check,
-    Placement,
-)
+from remuda.testing.placements import EPISODES, ROUND, WORLDS, Build, Check, Placement
+from remuda.testing.trainer_conformance import TRAINER_CHECKS
 from remuda.transport.heartbeat import Limits
 from remuda.transport.worker_pool import WorkerPool
 

@@ -60,7 +60,9 @@ def layout() -> SlotLayout:
 
 def named_arrays(fragment: Fragment) -> dict[str, NDArray[Any]]:
     """Every array of a fragment, by name."""
-    names = ("obs", "actions", "rewards", "terminated", "truncated", "alive", "ages", "versions", "metrics", "mask")
+    names = (
+        "obs", "actions", "rewards", "terminated", "truncated", "alive", "ages", "versions", "metrics", "mask", "away",
+    )  # fmt: skip
     arrays = {name: getattr(fragment, name) for name in names if getattr(fragment, name) is not None}
     return arrays | {f"extras.{name}": extra for name, extra in fragment.extras.items()}
 

@@ -79,7 +79,7 @@ class Cycle:
     def __init__(self, folder: Path, engines: Sequence[str]) -> None:
         self.folder, self.engines = folder, engines
         self.count = 0
-        self.most_workers = 0
+        self.max_workers = 0
         self.known: set[proc.Process] = set()
         self()
         self.known = proc.descendants(os.getpid())  # a fork server and a resource tracker stay for the next run
@@ -111,7 +111,7 @@ class Cycle:
         self.count += 1
 
         def callback(rows: list[dict[str, Any]]) -> bool | None:
-            self.most_workers = max(self.most_workers, len(self.workers()))
+            self.max_workers = max(self.max_workers, len(self.workers()))
             return ending(rows)
 
         expected = {self.fail: ZeroDivisionError}.get(ending, ())
@@ -129,11 +129,11 @@ def check_cycles(folder: Path, engines: Sequence[str], cycles: int) -> None:
         cycle()
     before = Holdings.now()
     assert len(before.processes) == 2, "only a fork server and a resource tracker may be left"
-    cycle.most_workers = 0
+    cycle.max_workers = 0
     for _ in range(cycles):
         cycle()
     after = Holdings.now()
-    assert cycle.most_workers >= 2, "no worker was started, so none could have been left"
+    assert cycle.max_workers >= 2, "no worker was started, so none could have been left"
     assert not after.memories - held_by_others
     assert after == before
     assert not [path.name for path in Path("/dev/shm").iterdir() if "remuda" in path.name]

@@ -103,3 +103,15 @@ def test_the_result_is_the_same(engine: str, tmp_path: Path) -> None:
     assert portable.result["weights_sha256"] == plain.result["weights_sha256"]
     assert np.array_equal(portable.metrics["return"], plain.metrics["return"])
     assert multiprocessing.active_children() == []
+
+
+@pytest.mark.promise
+@pytest.mark.usefixtures("portable")
+def test_learner_processes_train_and_leave_nothing(tmp_path: Path) -> None:
+    names = set(Path("/dev/shm").iterdir())
+    settings = {**SETTINGS, "deterministic": False, "n_learners": 1}
+    run = remuda.train("treasurehunt", engine="actor-learner", out=tmp_path / "run", **settings)
+    assert run.result["finished"]
+    assert run.result["episodes"] == SETTINGS["total_episodes"]
+    assert set(Path("/dev/shm").iterdir()) <= names
+    assert multiprocessing.active_children() == []

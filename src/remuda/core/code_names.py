@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import sysconfig
+from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -25,15 +26,22 @@ def is_code_name(text: str) -> bool:
 
 def load_code(name: str, where: str) -> Any:
     """The object that `module:name` names; errors begin with `where`."""
+    module_name, _, attribute = name.partition(":")
+    if module_name.endswith(".py"):
+        module_name = ".".join(Path(module_name).with_suffix("").parts)
+        raise ConfigError(f"{where} names a file: name it as Python would import it, {module_name}:{attribute}")
     if not is_code_name(name):
         raise ConfigError(f"{where} should be module:name, as Python would import it")
-    module_name, _, attribute = name.partition(":")
     try:
         module = _user_module(module_name)
+        if not hasattr(module, attribute):
+            near = get_close_matches(attribute, (own for own in vars(module) if not own.startswith("_")), cutoff=0.3)
+            hint = f": did you mean {module_name}:{near[0]}?" if near else ""
+            raise ConfigError(f"{where} cannot be imported: module {module_name!r} has no {attribute!r}{hint}")
         found = getattr(module, attribute)
-    except RemudaError:
+    except (RemudaError, KeyboardInterrupt):
         raise
-    except (Exception, SystemExit) as error:  # the user's module may raise anything
+    except BaseException as error:  # the user's module may raise anything
         kind = "" if isinstance(error, ImportError | AttributeError) else f"{type(error).__name__}: "
         raise ConfigError(f"{where} cannot be imported: {kind}{first_line(error)}") from error
     if _is_of_python(module):

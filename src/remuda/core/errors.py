@@ -20,10 +20,22 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+MAX_MESSAGE = 4000
+"""Characters of a foreign error's message that are passed on: a simulator may put its whole state there."""
+
+
+def message_of(error: BaseException) -> str:
+    """The message of an error that foreign code raised: of bounded length, and also where asking for it raises."""
+    try:
+        text = str(error)
+    except Exception as second:  # __str__ of a foreign class may do anything
+        return f"(its message cannot be read: {type(second).__name__})"
+    return text if len(text) <= MAX_MESSAGE else f"{text[:MAX_MESSAGE]}… ({len(text):,} characters)"
+
 
 def first_line(error: BaseException) -> str:
     """The first line of an error's message, or its class name if the message is empty."""
-    return (str(error).splitlines() or [type(error).__name__])[0]
+    return (message_of(error).splitlines() or [type(error).__name__])[0]
 
 
 class RemudaError(Exception):

@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 from remuda.core.fragment import Fragment
 from remuda.core.task import Task
 
+MAX_TRACEBACK = 20_000
+"""Characters of a traceback that are kept."""
+
 
 @dataclass(frozen=True)
 class TaskFailure:
@@ -48,5 +51,7 @@ class SkippedUpdates:
 
 
 def format_traceback(error: BaseException) -> str:
-    """The traceback of an error as text, causes first."""
-    return "".join(traceback.format_exception(error))
+    """The traceback of an error as text, causes first; of bounded length, since messages are part of it."""
+    text = "".join(traceback.format_exception(error))
+    half = MAX_TRACEBACK // 2
+    return text if len(text) <= MAX_TRACEBACK else f"{text[:half]}\n… ({len(text):,} characters)\n{text[-half:]}"

@@ -8,19 +8,21 @@ Time is the first axis of every per-turn array, then world, then agent. In turn 
 
     obs[before + t]   is what the agent observed,
     actions[t]        is what it then did, chosen with weights of version versions[t],
-    rewards[t]        is all reward that reached it between this observation and its next one,
-    terminated[t]     says that its episode ended by the rules of the game (do not bootstrap),
-    truncated[t]      says that its episode was cut off by a limit (bootstrap from obs[before + t + 1]),
+    rewards[t]        is all reward that reached it until it acted again,
+    terminated[t]     says that its life ended by the rules of the game (do not bootstrap),
+    truncated[t]      says that its life was cut off by a limit (bootstrap from obs[before + t + 1]),
     alive[t]          says whether it acted at all.
 
-Where `alive` is False the other entries of that turn, world and agent mean nothing and must not be learned from. An
-agent may die and come back in the same world: to the learner each run of turns in which it is alive is an episode of
-its own, and `ages` counts the turns of that run.
+Where `alive` is False the other entries of that turn, world and agent mean nothing and must not be learned from. To the
+learner a *life* is an episode of its own: the turns in which an agent acted until it was terminated or truncated. An
+agent may come back after its life has ended and begin another. An agent may also be away within a life: it does not act
+for some turns, and no flag is set. `ages` counts its actions in this life. What it was shown while it was away is no
+observation of its own, see `remuda.learners.transitions`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any
@@ -55,8 +57,9 @@ class Fragment:
     """Consecutive turns of one group in some worlds; see the module for what each array means.
 
     `obs` has `before` more entries in front, for policies that stack frames, and one more at the end, the observation
-    that the last action led to. Entries before the first turn of an episode are zero. Of the observations before turn t
-    only the last `ages[t]` belong to the agent's current run of turns; a frame stack must not use older ones.
+    that the last action led to. Entries before the first turn of an episode are zero; those before the first turn of a
+    later fragment are the last observations that the agent acted on. Of an agent's own observations before turn t only
+    the last `ages[t]` belong to its current life; a frame stack must not use older ones.
     """
 
     origin: Origin
@@ -67,8 +70,9 @@ class Fragment:
     terminated: NDArray[np.bool_]  # (turns, worlds, agents)
     truncated: NDArray[np.bool_]  # (turns, worlds, agents); never together with terminated
     alive: NDArray[np.bool_]  # (turns, worlds, agents)
-    ages: NDArray[np.int64]  # (turns, worlds, agents): turns in a row the agent has acted before this one
+    ages: NDArray[np.int64]  # (turns, worlds, agents): actions of the agent in this life before this one
     versions: NDArray[np.int64]  # (turns, agents): of the weights that acted
+    away: NDArray[np.bool_]  # (worlds, agents): it does not act on the last observation: dead, away, or not its turn
     metrics: NDArray[np.float32]  # (worlds, agents, metrics): of the episode up to the last turn
     mask: NDArray[np.bool_] | None  # (turns + 1, worlds, agents, actions): allowed actions, beside each observation
     extras: dict[str, NDArray[np.float32]]  # each (turns, worlds, agents, …): what the policy adds, see Policy.extras
@@ -113,6 +117,7 @@ class FragmentLayout:
             "alive": (per_turn, np.bool_),
             "ages": (per_turn, np.int64),
             "versions": ((turns, group.size), np.int64),
+            "away": ((worlds, group.size), np.bool_),
             "metrics": ((worlds, group.size, len(group.metrics)), np.float32),
         }
         if group.masked:
@@ -155,6 +160,10 @@ def copy_fragment(fragment: Fragment) -> Fragment:
     return replace(fragment, extras=extras, **arrays)
 
 
+AGENT_AXIS = {"versions": 1, "away": 1, "metrics": 1, "memory": 1, "state": None}
+"""The axis of agents in an array of a fragment, where it is not the third; None: all agents share it."""
+
+
 def slice_agents(fragment: Fragment, first: int, last: int) -> Fragment:
     """Agents first … last-1 of the group, as views."""
     agents = slice(first, last)
@@ -169,12 +178,28 @@ def slice_agents(fragment: Fragment, first: int, last: int) -> Fragment:
         alive=fragment.alive[:, :, agents],
         ages=fragment.ages[:, :, agents],
         versions=fragment.versions[:, agents],
+        away=fragment.away[:, agents],
         metrics=fragment.metrics[:, agents],
         mask=None if fragment.mask is None else fragment.mask[:, :, agents],
         extras={name: extra[:, :, agents] for name, extra in fragment.extras.items()},
         state=fragment.state,
         memory=None if fragment.memory is None else fragment.memory[:, agents],
     )
+
+
+def join_agents(pieces: Sequence[Fragment]) -> Fragment:
+    """One fragment with the agents of all."""
+    if len(pieces) == 1:
+        return pieces[0]
+    axes = {field.name: AGENT_AXIS.get(field.name, 2) for field in fields(Fragment)}
+    arrays: dict[str, Any] = {
+        name: np.concatenate([getattr(piece, name) for piece in pieces], axis)
+        for name, axis in axes.items()
+        if axis is not None and isinstance(getattr(pieces[0], name), np.ndarray)
+    }
+    names = pieces[0].extras
+    extras = {name: np.concatenate([piece.extras[name] for piece in pieces], 2) for name in names}
+    return replace(pieces[0], extras=extras, **arrays)
 
 
 def slice_worlds(fragment: Fragment, worlds: slice, turns: int | None = None) -> Fragment:
@@ -192,6 +217,7 @@ def slice_worlds(fragment: Fragment, worlds: slice, turns: int | None = None) ->
         alive=fragment.alive[:n, worlds],
         ages=fragment.ages[:n, worlds],
         versions=fragment.versions[:n],
+        away=fragment.away[worlds],
         metrics=fragment.metrics[worlds],
         mask=None if fragment.mask is None else fragment.mask[: n + 1, worlds],
         extras={name: extra[:n, worlds] for name, extra in fragment.extras.items()},

@@ -11,12 +11,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from traceback import extract_tb
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from remuda.core.errors import ConfigError, GameError
+from remuda.core.errors import ConfigError, GameError, RemudaError, message_of
 from remuda.core.rewards import GAME_RETURN, REWARD, RewardOptions
 from remuda.core.spaces import array_of, check_action_space, choices_of, count_of, discrete
 
@@ -378,8 +379,19 @@ def make_game(entry: GameEntry, options: Mapping[str, Any], worlds: Sequence[int
         game = entry.make(check_options(entry, options), worlds)
     except SystemExit as error:  # would end the program without a word
         raise GameError(f"{entry.name} called sys.exit({error.code!r}) while it was made") from error
+    except (RemudaError, MemoryError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        raised = f"{type(error).__name__} while it was made ({_place(error)})"
+        raise GameError(f"{entry.name} raised {raised}: {message_of(error)}") from error
     transforms = reward_options(entry, options)
     return TransformedGame(game, transforms) if transforms else game
+
+
+def _place(error: BaseException) -> str:
+    """The line that raised an error, for whoever sees the message alone."""
+    frame = extract_tb(error.__traceback__)[-1]
+    return f"{frame.filename}, line {frame.lineno}"
 
 
 def check_options(entry: GameEntry, options: Mapping[str, Any]) -> Any:

@@ -13,9 +13,9 @@ import os
 import stat
 import tempfile
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar, cast, overload
 
 import numba
 import numpy as np
@@ -25,19 +25,44 @@ _PACKAGE = Path(__file__).parent.parent
 _log = logging.getLogger("remuda")
 
 
-def kernel(function: F) -> F:
-    """Compile `function` on first use, releasing the GIL while it runs."""
+@overload
+def kernel(function: F) -> F: ...
+
+
+@overload
+def kernel(*, arithmetic: bool = ..., inline: bool = ...) -> Callable[[F], F]: ...
+
+
+def kernel(function: F | None = None, *, arithmetic: bool = False, inline: bool = False) -> F | Callable[[F], F]:
+    """Compile a function on first use, releasing the GIL while it runs.
+
+    `arithmetic=True` is for loops over many numbers: a product and a sum may be rounded once instead of twice (FMA),
+    and a division by zero gives inf or nan instead of raising. Both let loops use vector instructions. The order of
+    sums stays as written.
+
+    `inline=True` is for a function that a loop calls with a tuple of many arrays: a call copies some nine words per
+    array, which takes longer than a short function does. The caller takes longer to compile.
+    """
+    if function is None:
+        return partial(_compile, arithmetic=arithmetic, inline=inline)
+    return _compile(function, arithmetic, inline)
+
+
+def _compile(function: F, arithmetic: bool, inline: bool) -> F:
     if numba.config.DISABLE_JIT:
         # rng.py relies on integers that wrap around. Machine code does that silently; numpy would warn.
         return np.errstate(over="ignore")(function)
+    settings: dict[str, Any] = {"nogil": True, "forceinline": inline}
+    if arithmetic:
+        settings |= {"fastmath": {"contract"}, "error_model": "numpy"}
     source = source_file(function)
     folder = None if source is None else cache_directory(source.parent)
     if folder is None:
-        return cast(F, numba.njit(nogil=True)(function))
+        return cast(F, numba.njit(**settings)(function))
     previous = numba.config.CACHE_DIR
     numba.config.CACHE_DIR = str(folder)
     try:
-        return cast(F, numba.njit(nogil=True, cache=True)(function))
+        return cast(F, numba.njit(cache=True, **settings)(function))
     finally:
         numba.config.CACHE_DIR = previous
 
@@ -89,8 +114,9 @@ def cache_base() -> Path | None:
 
 
 def sources_hash(folder: Path) -> str:
-    """A hash of every Python source with kernels, in remuda and in `folder`."""
-    digest = hashlib.sha256(numba.__version__.encode())
+    """A hash of every Python source with kernels, in remuda and in `folder`, and of how numba compiles them."""
+    settings = (numba.__version__, numba.config.BOUNDSCHECK, numba.config.OPT)  # other code may sum in another order
+    digest = hashlib.sha256(repr(settings).encode())
     for path in sorted({*_PACKAGE.rglob("*.py"), *folder.glob("*.py")}):
         source = path.read_bytes()
         if b"@kernel" in source:

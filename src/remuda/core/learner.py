@@ -1,15 +1,20 @@
 """Learner: an algorithm for neighbouring agents of one group. It turns fragments into weights.
 
+This is the contract of a whole herd's learner. Who writes a loss for one agent derives from `OffPolicyLearner` or
+`OnPolicyLearner` instead, which keep it (`learners/single_agent/`, docs/write-a-learner.md).
+
 What a trainer (`remuda.engines.trainers`) does with a learner in each round: 1 and 2 in this order, then 3 to 5 in any.
 `rows` is also called before the first update and after `restore`. Before the run the class is asked for `options_type`
-and `make_policy`, and the learner for `memory_bytes`; `close` is called at the end.
+and `make_policy`, and the learner for `memory_bytes`; `close` is called at the end. A class sets `max_lag` (the largest
+policy lag it can learn from) and `metrics`; an object sets `steps`.
 
 1. `take(fragment)`, once per fragment of the round. The fragment has the learner's own agents and no others
    (`context.select` cuts it out). Returns nothing. On engines that wait by round, fragments come in the order of their
    episodes; on others in any order.
 2. `update(count)`, where `count` updates are due by the plan, in the round or since the last call. It makes exactly
    `planned_steps(count)` gradient steps for each agent that has enough data and none for the others, adds them to
-   `steps`, and returns nothing. If `incremental` is true, that is `count`: the plan decides how much is learned, and
+   `steps`, and returns nothing. (Fewer, if the data has fewer parts: PPO with a memory has at most one minibatch per
+   sequence and pass.) If `incremental` is true, that is `count`: the plan decides how much is learned, and
    `update` may be called several times per round with a part of its updates, and again without a new fragment if the
    plan says `free_running`. If it is false, `update` is called once per round, the learner's own options decide how
    much is learned (PPO: `passes` × `minibatches`), and `count` only says how far the schedules advance.
@@ -57,7 +62,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from remuda.core.errors import CheckpointError
+from remuda.core.errors import CheckpointError, message_of
 from remuda.core.failures import SkippedUpdates, format_traceback
 from remuda.core.fragment import Fragment, slice_agents
 from remuda.core.game import Group
@@ -70,6 +75,18 @@ COUNTERS = ("steps", "updates", "passes")
 """Arrays of a state that count something; a warm start sets them to zero."""
 MAX_COUNT = 2**53
 """Counters at or above this are refused: no run gets that far."""
+
+
+@dataclass(frozen=True)
+class DenseFlops:
+    """Floating-point operations that an agent's networks need if every product is computed in full.
+
+    What is computed in fewer operations (equal rows once, zeros not at all) still counts as much.
+    """
+
+    act: float  # per agent step
+    learn_step: float  # learning, per agent step that was collected
+    learn_update: float  # learning, per gradient step
 
 
 @dataclass(frozen=True)
@@ -88,6 +105,7 @@ class LearnerContext:
     precision: str = "fp32"
     device: str = "cpu"
     threads: int = 1  # that the learner may use at once
+    in_turn: bool = False  # as in GameSpec: an agent that does not act waits for the others, and no time passes for it
 
     @property
     def agents(self) -> int:
@@ -135,6 +153,12 @@ class Learner(ABC):
     def make_policy(cls, group: Group, agents: int, options: Any, precision: str, device: str) -> Policy:
         """A policy that acts with this learner's rows, before any are loaded. Collectors and frozen players use it."""
 
+    @classmethod
+    def dense_flops(cls, group: Group, options: Any, agent: int) -> DenseFlops | None:
+        """What networks of an agent, by its herd-wide number, need; None: unknown. Utilisation is computed from it."""
+        del group, options, agent
+        return None
+
     @abstractmethod
     def take(self, fragment: Fragment) -> None:
         """Keep what happened to this learner's agents; the fragment has no others."""
@@ -169,18 +193,16 @@ class Learner(ABC):
         except BaseException as error:  # sys.exit() of a learner of one's own must not end training silently
             self.skip(count)
             first = self.context.herd_first
-            reason = f"learning raised {type(error).__name__}: {error}"
+            reason = f"learning raised {type(error).__name__}: {message_of(error)}"
             self.skipped_updates.append(
                 SkippedUpdates((first, first + self.context.agents), count, reason, format_traceback(error))
             )
 
-    def note_skipped_updates(self, counts: NDArray[np.int64]) -> None:
-        """Report updates per agent, (agents,), that were not made because their gradients were not finite."""
+    def note_skipped_updates(self, counts: NDArray[np.int64], reason: str = "their gradients were not finite") -> None:
+        """Report updates per agent, (agents,), that were not made, by default because of their gradients."""
         for agent in np.flatnonzero(counts):
             number = int(self.context.herd_first + agent)
-            self.skipped_updates.append(
-                SkippedUpdates((number, number + 1), int(counts[agent]), "their gradients were not finite")
-            )
+            self.skipped_updates.append(SkippedUpdates((number, number + 1), int(counts[agent]), reason))
 
     def pop_skipped_updates(self) -> list[SkippedUpdates]:
         """Updates skipped since the last call."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
+import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,6 +22,10 @@ QUOTAS = (
 """Files with a container's CPU quota and period, for control groups version 2 and version 1."""
 
 
+SOCKET_PATH = 103 if sys.platform == "darwin" else 107
+"""Bytes that the path of a Unix socket may have."""
+SHORT_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm")
+"""Where temporary files may be if the usual folder has too long a name for sockets in it."""
 MAX_FOREIGN, MAX_STOLEN = 0.10, 0.03
 """Shares of a machine's time that others may use before a measurement says so."""
 
@@ -47,6 +53,18 @@ def machine() -> str:
     # From the installed metadata: importing torch and numba for their versions would take seconds.
     versions = ", ".join(f"{name} {version(name)}" for name in ("torch", "numba", "numpy"))
     return f"{model}, {cores()} cores; Python {platform.python_version()}, {versions}"
+
+
+def folder_for_sockets(name: str) -> str | None:
+    """A folder for temporary files in which a socket of such a name can be made: clusters have long scratch folders.
+
+    None: the usual folder will do, or no other does.
+    """
+    longest = SOCKET_PATH - len(name)
+    if len(os.fsencode(tempfile.gettempdir())) <= longest:
+        return None
+    fitting = (folder for folder in SHORT_FOLDERS if len(folder) <= longest and os.access(folder, os.W_OK | os.X_OK))
+    return next(fitting, None)
 
 
 @dataclass(frozen=True)

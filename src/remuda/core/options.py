@@ -15,6 +15,14 @@ MAX_SHOWN_CHARS = 200
 """Length at which an error message cuts off a wrong value."""
 
 
+PLAIN_WORDS = {
+    "bool_parsing": "true or false", "bool_type": "true or false", "float_parsing": "a number",
+    "float_type": "a number", "int_from_float": "a whole number", "int_parsing": "a whole number",
+    "int_type": "a whole number",
+}  # fmt: skip
+"""What pydantic's most frequent errors mean, for people."""
+
+
 class Options(BaseModel):
     """A frozen set of named values; `read` turns unknown names and wrong values into errors of one sentence."""
 
@@ -53,8 +61,10 @@ class Options(BaseModel):
 def _sentence(error: ValidationError, owner: str) -> str:
     first = error.errors()[0]
     name = str(first["loc"][0]) if first["loc"] else "?"
+    if first["type"] == "missing":
+        return f"{name} ({owner}) has no default: give it, {name}=VALUE"
     message = first["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
-    return f"{name}={short_repr(first['input'])} ({owner}) should be {message}"
+    return f"{name}={short_repr(first['input'])} ({owner}) should be {PLAIN_WORDS.get(first['type'], message)}"
 
 
 def short_repr(value: Any) -> str:

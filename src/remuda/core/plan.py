@@ -35,7 +35,9 @@ class Plan(Options):
     updates_per_episode: UpdateRate | list[UpdateRate] = Field(
         1.0, description="gradient steps per agent and episode, or a list with one number per agent; ppo: see passes"
     )
-    lag: int = Field(0, ge=0, le=1, description="1: collect the next round while the last one trains")
+    lag: int = Field(
+        0, ge=0, le=1, description="policy lag by rounds; 1: collect the next round while the last one trains"
+    )
     parallel_actions: bool = Field(True, description="all agents observe at the start of the turn")
     warm_start: str | None = Field(
         None, description="a run whose last weights, optimisers and statistics these learners start with"
@@ -60,7 +62,7 @@ class Plan(Options):
         False, description="actor-learner: learners make more updates than planned instead of waiting"
     )
     address: str | None = Field(None, description="ray: of a running cluster; default: a new one on this machine")
-    actor_cpus: float = Field(1.0, ge=0, description="ray: cores that each actor claims, and threads it plays with")
+    actor_cpus: float = Field(1.0, ge=0, description="ray: cores that each actor claims, and players it has")
     actor_gpus: float = Field(0.0, ge=0, description="ray: GPUs, or a share of one, that each actor claims")
     actor_resources: dict[str, float] = Field({}, description="ray: other claims of each actor, e.g. {simulator: 1}")
     learner_cpus: float = Field(1.0, ge=0, description="ray: cores that each learner actor claims, and threads it uses")

@@ -27,8 +27,8 @@ UNVERSIONED = -1
 class PolicyInput:
     """What neighbouring agents of a group choose their actions from, in one turn of all worlds."""
 
-    obs: NDArray[Any]  # (frames, worlds, agents, *obs): the last `Policy.frames` observations, oldest first
-    ages: NDArray[np.int64]  # (worlds, agents): as in Fragment; older frames are not the agent's own
+    obs: NDArray[Any]  # (frames, worlds, agents, *obs): the last observations that it acted on, oldest first, and now's
+    ages: NDArray[np.int64]  # (worlds, agents): as in Fragment; older frames are of another life
     mask: NDArray[np.bool_] | None  # (worlds, agents, actions): allowed actions; None: all
     keys: Keys  # (worlds, agents): all randomness of this turn derives from them
     exploration: float | None  # None: as in training; 0: greedy; p: greedy, but random with probability p

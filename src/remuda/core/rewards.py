@@ -45,7 +45,7 @@ class RewardOptions(Options):
     inequity_decay: PerAgentValue = Field(0.99 * 0.975, description="what remains of past rewards in a comparison")
 
     def check(self) -> None:
-        """Refuse shares that are none."""
+        """Raise if a share is not a finite number from 0 to 1."""
         for name in ("team", "selfishness", "inequity_decay"):
             if not all(0 <= value <= 1 for value in np.atleast_1d(getattr(self, name)).tolist()):
                 raise ConfigError(f"reward.{name}={getattr(self, name)} should be from 0 to 1")

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 CELL, DISC, DIAMOND, CROSS, FRAME = "cell", "disc", "diamond", "cross", "frame"
 SHAPES = (CELL, DISC, DIAMOND, CROSS, FRAME)
-"""How a kind is drawn: the whole cell, something in it, or (of a box) the line around it."""
+"""How a kind is drawn: the whole cell, something in it, or (of a box or an agent) the line around it."""
 _FIRST_COLOURS = (
     "#3b7dd8", "#e08a1e", "#8e5bd0", "#1aa0a8", "#d6478f", "#5f9e2f", "#c9423a", "#7a6a58", "#2f5fa8", "#b59a00",
 )  # fmt: skip
@@ -36,6 +36,7 @@ class SceneAgent(NamedTuple):
     row: int
     col: int
     facing: int | None = None  # UP, DOWN, LEFT or RIGHT of `remuda.grid`
+    ring: str | None = None  # the colour of a ring around it; a kind of shape FRAME with this colour explains it
 
 
 class SceneBeam(NamedTuple):

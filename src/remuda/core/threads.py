@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import Any
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # constants of malloc.h
 
@@ -17,21 +18,28 @@ def one_thread_each() -> Iterator[None]:
 
     (Measured elsewhere: two torch threads per process on a busy two-core machine made one update 10 to
     80 times slower.)
+
+    Its other settings are those of a fresh process meanwhile, as workers have them: a notebook may have chosen another
+    default type or switched gradients off.
     """
     import torch
 
     with _limit.lock:
         if not _limit.users:
             _limit.before = torch.get_num_threads()
+            _limit.dtype_before = torch.get_default_dtype()
         _limit.users += 1
+        torch.set_default_dtype(torch.float32)
     torch.set_num_threads(1)
     try:
-        yield
+        with torch.inference_mode(False), torch.enable_grad():
+            yield
     finally:
         with _limit.lock:
             _limit.users -= 1
             if not _limit.users:
                 torch.set_num_threads(_limit.before)
+                torch.set_default_dtype(_limit.dtype_before)
 
 
 class _Limit:
@@ -41,6 +49,7 @@ class _Limit:
         self.lock = threading.Lock()
         self.users = 0
         self.before = 1
+        self.dtype_before: Any = None
 
 
 _limit = _Limit()

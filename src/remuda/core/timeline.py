@@ -1,7 +1,8 @@
-"""Timeline: what every process and thread did when, as a trace file for Perfetto and chrome://tracing.
+"""Timeline: what every process and thread did when: lanes of the last minutes, and on request a trace file.
 
-Each process appends its spans to its own file; when the run ends, the first process joins the files into one. The times
-of different processes can be compared: on Linux all of them read the same monotonic clock.
+The trace is for Perfetto and chrome://tracing. Each process appends its spans to its own file; when the run ends, the
+first process joins the files into one. The times of different processes can be compared: on Linux all of them read the
+same monotonic clock.
 """
 
 from __future__ import annotations
@@ -13,23 +14,33 @@ import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+from remuda.core.lanes import KINDS, LANES_FOLDER, Lanes
 
 MAX_EVENTS = 400_000
 """Events a process writes before it stops: viewers cannot open larger traces."""
 FLUSH_EVENTS = 2_000
 """Events kept in memory before they are written to the file."""
 FLUSH_S = 1.0
-"""They are written after this time at the latest, so that the board can show them."""
+"""They are written after this time at the latest."""
 PARTS_FOLDER = "timeline"
 JOINED_FILE = "timeline.json"
+
+
+class TimelineFolders(NamedTuple):
+    """Where the processes of a run write."""
+
+    lanes: Path
+    trace: Path | None  # only where a trace was asked for
 
 
 class Timeline:
     """The spans of this process."""
 
-    def __init__(self, folder: Path, name: str) -> None:
-        self._path = folder / f"{os.getpid()}.jsonl"
+    def __init__(self, folders: TimelineFolders, name: str, first: bool) -> None:
+        self._lanes = Lanes(folders.lanes, name, first)
+        self._path = folders.trace and folders.trace / f"{os.getpid()}.jsonl"
         self._events: list[dict[str, Any]] = []
         self._written = 0
         self._flush_at = 0.0
@@ -37,9 +48,12 @@ class Timeline:
         self._lock = threading.Lock()  # for the list and the file; held while FLUSH_EVENTS are written
         self._append({"name": "process_name", "ph": "M", "tid": 0, "args": {"name": name}})
 
-    @contextmanager
-    def span(self, name: str) -> Iterator[None]:
+    def span(self, name: str) -> AbstractContextManager[None]:
         """Record how long the block takes."""
+        return self._span(name) if self._path is not None or name in KINDS else _NO_SPAN
+
+    @contextmanager
+    def _span(self, name: str) -> Iterator[None]:
         began = time.monotonic_ns()
         try:
             yield
@@ -48,9 +62,13 @@ class Timeline:
 
     def _add(self, name: str, began_ns: int) -> None:
         """Append a span from `began_ns` until now."""
+        ended_ns = time.monotonic_ns()
+        if name in KINDS:
+            self._lanes.add(threading.current_thread().name, name, began_ns / 1e9, ended_ns / 1e9)
+        if self._path is None:
+            return
         thread = threading.get_ident() % 1_000_000
-        span = {"name": name, "ph": "X", "tid": thread, "ts": began_ns / 1e3}
-        span["dur"] = (time.monotonic_ns() - began_ns) / 1e3
+        span = {"name": name, "ph": "X", "tid": thread, "ts": began_ns / 1e3, "dur": (ended_ns - began_ns) / 1e3}
         if thread not in self._threads:
             self._threads.add(thread)
             arguments = {"name": threading.current_thread().name}
@@ -58,6 +76,8 @@ class Timeline:
         self._append(span)
 
     def _append(self, event: dict[str, Any]) -> None:
+        if self._path is None:
+            return
         with self._lock:
             if self._written + len(self._events) < MAX_EVENTS:
                 self._events.append({"pid": os.getpid(), **event})
@@ -65,6 +85,7 @@ class Timeline:
                 self._flush()
 
     def _flush(self) -> None:
+        assert self._path is not None
         with suppress(OSError), self._path.open("a", encoding="utf-8") as file:  # a full disk must not end the run
             file.writelines(json.dumps(event) + "\n" for event in self._events)
         self._written += len(self._events)
@@ -72,25 +93,28 @@ class Timeline:
         self._flush_at = time.monotonic() + FLUSH_S
 
     def close(self) -> None:
-        """Write the events that are still in memory."""
-        with self._lock:
-            self._flush()
+        """Write what is still in memory."""
+        self._lanes.close()
+        if self._path is not None:
+            with self._lock:
+                self._flush()
 
 
 _current: Timeline | None = None
 _NO_SPAN = nullcontext()
 
 
-def begin(folder: Path, name: str) -> None:
-    """Record spans of this process from now on, in a file in `folder`."""
+def begin(folders: TimelineFolders, name: str, first: bool = False) -> None:
+    """Record spans of this process (the `first` of its run?) from now on. A listener that a test put in place stays."""
     global _current
-    _current = Timeline(folder, name)
+    if _current is None or isinstance(_current, Timeline):
+        _current = Timeline(folders, name, first)
 
 
 def end() -> None:
     """Stop recording spans of this process."""
     global _current
-    if _current is not None:
+    if isinstance(_current, Timeline):
         _current.close()
         _current = None
 
@@ -101,21 +125,20 @@ def span(name: str) -> AbstractContextManager[None]:
 
 
 @contextmanager
-def recording(run: Path, wanted: bool) -> Iterator[Path | None]:
-    """Record a run if `wanted`, and join the files when it ends or fails; yields the folder for other processes."""
-    if not wanted:
-        yield None
-        return
-    folder = run / PARTS_FOLDER
-    folder.mkdir(exist_ok=True)
-    for old in folder.iterdir():
-        old.unlink()
-    begin(folder, "loop")
+def recording(run: Path, trace: bool) -> Iterator[TimelineFolders]:
+    """Record a run; a trace's files are joined when it ends or fails. Yields the folders for other processes."""
+    folders = TimelineFolders(run / LANES_FOLDER, run / PARTS_FOLDER if trace else None)
+    if folders.trace is not None:
+        folders.trace.mkdir(exist_ok=True)
+        for old in folders.trace.iterdir():
+            old.unlink()
+    begin(folders, "loop", first=True)
     try:
-        yield folder
+        yield folders
     finally:
         end()
-        join(folder, run / JOINED_FILE)
+        if folders.trace is not None:
+            join(folders.trace, run / JOINED_FILE)
 
 
 def join(folder: Path, target: Path) -> None:

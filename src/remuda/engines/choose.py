@@ -52,9 +52,13 @@ def _best_engine(plan: Plan, spec: GameSpec) -> tuple[str, int | None, str]:
     if cost and cost.waits:
         share = max(cost.cpu_s / cost.wall_s, 1 / MAX_WAITING_WORKERS)
         workers = min(plan.worlds, max(cores(), math.ceil(cores() / share)), MAX_WAITING_WORKERS)
-        return "executor", workers, f"a turn takes {1000 * cost.wall_s:.1g} ms and mostly waits"
-    measured = f", {1000 * cost.wall_s:.2g} ms a turn" if cost else ""
+        return "executor", workers, f"a turn takes {_duration(cost.wall_s)} and mostly waits"
+    measured = f", {_duration(cost.wall_s)} a turn" if cost else ""
     return "executor", None, f"the game plays one world at a time{measured}"
+
+
+def _duration(seconds: float) -> str:
+    return f"{1000 * seconds:.2g} ms" if seconds < 0.0995 else f"{seconds:.2g} s"
 
 
 def check_engine(plan: Plan) -> None:

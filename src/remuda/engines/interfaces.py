@@ -2,6 +2,15 @@
 
 An engine is a pair of them (`engines/table.py`). The loop (`engines/loop.py`) never looks inside a delivery: it may be
 arrays of this process, a slot of shared memory, or a reference into a cluster.
+
+A placement implements five verbs of each; the rest are numbers that a run reports, and defaults.
+
+- Collectors: `start`, `send`, `recv`, `publish`, `close`.
+- Trainers: `take` (by `_add`, called for each piece of a round), `poll`, `rows`, `state` with `restore`, `close`.
+
+Two of the defaults look as if they could go. `work` cannot be part of `take` or `poll`: where learning happens in the
+loop's own thread, it has to come after the next tasks are sent, so that workers play meanwhile. `versions_after` is
+there for learners that run free and publish several versions in a round: the bound on policy lag counts versions.
 """
 
 from __future__ import annotations
@@ -270,33 +279,13 @@ class Trainers(ABC):
         """Called once every piece of round `number` (from 1) was added."""
         return
 
-    def work(self) -> None:
-        """Learn complete rounds now, where learning happens in the loop's own thread."""
-        return
-
     @abstractmethod
     def poll(self, version: int) -> list[Update]:
         """Return the updates not returned before; block until `version` is learned."""
 
-    def versions_after(self, rounds: int) -> int:
-        """The version number that the published weights have once `rounds` rounds are learned."""
-        return rounds
-
-    @abstractmethod
-    def close(self) -> None:
-        """Release everything; may be called twice."""
-
     @abstractmethod
     def rows(self) -> Rows:
         """The newest weights."""
-
-    @abstractmethod
-    def steps(self) -> dict[int, int]:
-        """Gradient steps of each agent that learns, by its number in the herd."""
-
-    @abstractmethod
-    def memory_bytes(self) -> int:
-        """Bytes held by all learners together."""
 
     @abstractmethod
     def state(self) -> Mapping[str, NDArray[Any]]:
@@ -308,6 +297,26 @@ class Trainers(ABC):
     @abstractmethod
     def restore(self, version: int, state: Mapping[str, NDArray[Any]]) -> None:
         """Continue from `version` with the arrays that `state` returned."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release everything; may be called twice."""
+
+    @abstractmethod
+    def steps(self) -> dict[int, int]:
+        """Gradient steps of each agent that learns, by its number in the herd."""
+
+    @abstractmethod
+    def memory_bytes(self) -> int:
+        """Bytes held by all learners together."""
+
+    def work(self) -> None:
+        """Learn complete rounds now, where learning happens in the loop's own thread."""
+        return
+
+    def versions_after(self, rounds: int) -> int:
+        """The version number that the published weights have once `rounds` rounds are learned."""
+        return rounds
 
     def rewind(self) -> tuple[int, Update]:
         """After LostRounds: all learners go back to the last checkpoint.

@@ -86,7 +86,9 @@ class Loop:
     rounds: int = 0  # received completely
     settled: int = 0  # rounds after which it was decided whether to evaluate and to save
     dropped: int = 0  # episodes that arrived too late to be learned from
-    _reported: int = 0  # the newest version that the listener knows of; only rounds after a rewind are below it
+    _reported: int = (
+        0  # the newest version the listener was told of: after a rewind, rounds up to it are not told again
+    )
     _consistent: bool = False  # collectors and trainers have started, and no learner is in the middle of an update
     _unsaved: bool = False  # the end of the plan is reached and not saved: learners may be lost meanwhile
     _unfinished: dict[int, list[int]] = field(default_factory=dict)  # by rounds of a checkpoint: as in LoopState
@@ -125,9 +127,9 @@ class Loop:
         """Train to the end of the plan; returns False if rounds were lost with their learners."""
         try:
             while self.rounds < self.plan.rounds:
-                self._hand_out_freely() if self.free else self._hand_out_a_round()
+                self._send_freely() if self.free else self._send_a_round()
                 if self._out:
-                    self._receive(self._recv())
+                    self._store_delivery(self._next_delivery())
                 self._take()
             self._finish()
         except LostRounds:
@@ -171,7 +173,7 @@ class Loop:
             self._save()
             self._unsaved = False
 
-    def _hand_out_a_round(self) -> None:
+    def _send_a_round(self) -> None:
         """Publish version k - lag, then hand out round k."""
         if self._out:
             return
@@ -183,7 +185,7 @@ class Loop:
         with self._learning():
             self.trainers.work()
 
-    def _hand_out_freely(self) -> None:
+    def _send_freely(self) -> None:
         """Publish what is learned, then hand out tasks for every collector that has capacity."""
         with self._learning():
             self.trainers.work()
@@ -199,38 +201,38 @@ class Loop:
         With `on_lag: wait` also only as many as can be learned within the bound on policy lag.
         """
         learned, capacity = self.plan.episodes_after(self.trainers.version), self.collectors.capacity()
-        most = capacity + MAX_ROUNDS_AHEAD * self.plan.round_episodes
+        limit = capacity + MAX_ROUNDS_AHEAD * self.plan.round_episodes
         if self.plan.on_lag == "wait":
-            most = self._most_in_time(learned, most)
-        wanted = min(capacity - self._out, most - (self._next - len(self._again) - learned))
+            limit = self._episodes_within_max_lag(learned, limit)
+        wanted = min(capacity - self._out, limit - (self._next - len(self._again) - learned))
         task = min(self.collectors.task_episodes(), self.plan.total_episodes - self._next)
         idle = not self._out and self.trainers.version == self.rounds
         return wanted if wanted >= task or idle else 0
 
-    def _most_in_time(self, learned: int, most: int) -> int:
-        """The number of episodes after the learned ones, up to `most`, that can be played with the newest version.
+    def _episodes_within_max_lag(self, learned: int, limit: int) -> int:
+        """The number of episodes after the learned ones, up to `limit`, that can be played with the newest version.
 
         It is never less than a round.
         """
         size, version = self.plan.round_episodes, self.trainers.versions_after(self.trainers.version)
-        most = min(most, (self.max_lag + 1) * size)  # a round makes one version or more
-        while most > size and not self._is_in_time(learned + most, version):
-            most = max(size, most - size)
-        return most
+        limit = min(limit, (self.max_lag + 1) * size)  # a round makes one version or more
+        while limit > size and not self._within_max_lag(learned + limit, version):
+            limit = max(size, limit - size)
+        return limit
 
-    def _is_in_time(self, count: int, version: int) -> bool:
+    def _within_max_lag(self, count: int, version: int) -> bool:
         """The bound on policy lag: whether episode `count` in the order of learning (from 1) may have this version.
 
-        `_most_in_time`, `_keeps_the_lag` and `_without_late_episodes` apply it.
+        `_episodes_within_max_lag`, `_may_learn_within_max_lag` and `_drop_stale_episodes` apply it.
         """
         rounds_before = (count - 1) // self.plan.round_episodes
         return self.trainers.versions_after(rounds_before) - version <= self.max_lag
 
-    def _receive(self, delivery: Delivery) -> None:
+    def _store_delivery(self, delivery: Delivery) -> None:
         self._out -= delivery.episodes
         self._arrived.append(delivery)
 
-    def _recv(self) -> Delivery:
+    def _next_delivery(self) -> Delivery:
         """The next delivery. Failed tasks are handed out again, or replaced as the failure log decides."""
         while True:
             delivery = self.collectors.recv(RECV_TIMEOUT_S)
@@ -256,8 +258,8 @@ class Loop:
     def _take(self) -> None:
         """Give arrived deliveries to the learners, oldest weights first, as far as the bound on policy lag allows."""
         self._arrived = deque(sorted(self._arrived, key=lambda delivery: self._handed_out[delivery.task.episodes[0]]))
-        while self._arrived and self._keeps_the_lag(self._arrived[0]):
-            delivery = self._without_late_episodes(self._arrived.popleft())
+        while self._arrived and self._may_learn_within_max_lag(self._arrived[0]):
+            delivery = self._drop_stale_episodes(self._arrived.popleft())
             pieces = self.trainers.take(delivery) if delivery.episodes else []
             for piece in pieces:
                 self._partial += piece.delivery.task.episodes[piece.worlds]
@@ -273,33 +275,33 @@ class Loop:
             self.listener.collected(piece.round, piece.summaries)
 
     @property
-    def _taken(self) -> int:
+    def _episodes_taken(self) -> int:
         """Episodes given to the learners."""
         return self.plan.episodes_after(self.rounds) + len(self._partial)
 
-    def _keeps_the_lag(self, delivery: Delivery) -> bool:
+    def _may_learn_within_max_lag(self, delivery: Delivery) -> bool:
         """The bound on policy lag, `on_lag: wait`: after this delivery, older episodes must still be learned in time.
 
         Older deliveries are taken first, so that it is enough to count the episodes of each version.
         """
-        if not self.free or self.plan.on_lag == "drop" or self._is_in_time(self._next, version=0):
+        if not self.free or self.plan.on_lag == "drop" or self._within_max_lag(self._next, version=0):
             return True
-        own, count = self._handed_out[delivery.task.episodes[0]], self._taken + delivery.episodes
+        own, count = self._handed_out[delivery.task.episodes[0]], self._episodes_taken + delivery.episodes
         older = Counter(version for version in self._handed_out.values() if version < own)
         for version in sorted(older):
             count += older[version]
-            if not self._is_in_time(count, version):
+            if not self._within_max_lag(count, version):
                 return False
         return True
 
-    def _without_late_episodes(self, delivery: Delivery) -> Delivery:
+    def _drop_stale_episodes(self, delivery: Delivery) -> Delivery:
         """The bound on policy lag, `on_lag: drop`: episodes played with weights that are too old are played again."""
         episodes = delivery.task.episodes
         self._forget(episodes)
         if not self.free or self.plan.on_lag == "wait":
             return delivery
         oldest = delivery.oldest
-        kept = sum(self._is_in_time(self._taken + n, oldest) for n in range(1, len(episodes) + 1))
+        kept = sum(self._within_max_lag(self._episodes_taken + n, oldest) for n in range(1, len(episodes) + 1))
         if kept == len(episodes):
             return delivery
         self.dropped += len(episodes) - kept
@@ -373,9 +375,9 @@ class Loop:
             first = last
         results = []
         while missing:
-            delivery = self._recv()
+            delivery = self._next_delivery()
             if delivery.purpose is Purpose.TRAIN:
-                self._receive(delivery)
+                self._store_delivery(delivery)
                 continue
             missing -= delivery.episodes
             results.append(delivery.summaries or [EpisodeSummary.of(fragment) for fragment in delivery.fragments])
@@ -385,14 +387,14 @@ class Loop:
 
     def _send(self, count: int) -> bool:
         """Hand out up to `count` more episodes, in tasks of neighbouring worlds; returns whether there were any."""
-        most, worlds = self.collectors.task_episodes(), self.plan.worlds
+        limit, worlds = self.collectors.task_episodes(), self.plan.worlds
         sent = False
         while count > 0:
             if self._again:
-                episodes = [self._again.popleft() for _ in range(min(most, count, len(self._again)))]
+                episodes = [self._again.popleft() for _ in range(min(limit, count, len(self._again)))]
             else:
                 first = self._next
-                last = min(self.plan.total_episodes, first + min(most, count), (first // worlds + 1) * worlds)
+                last = min(self.plan.total_episodes, first + min(limit, count), (first // worlds + 1) * worlds)
                 episodes, self._next = list(range(first, last)), last
             if not episodes:
                 break

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,9 +16,15 @@ from remuda.rollout.config import RolloutConfig
 from remuda.rollout.rollout import Rollout
 from remuda.rollout.warm_up import random_bindings
 
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
+
 MEASURED_TURNS = 200
 MEASURED_S = 0.4
 """Turns are measured until either is reached."""
+CAN_COUNT_PAUSES = resource is not None and hasattr(resource, "RUSAGE_THREAD")  # Linux and FreeBSD
 GIVE_UP_S = 30.0
 """A game that has not answered by then is left to worker processes, which can be replaced."""
 
@@ -28,11 +35,15 @@ class TurnCost:
 
     wall_s: float
     cpu_s: float
+    pauses: float = 1.0  # how often it gave up the processor by itself
 
     @property
     def waits(self) -> bool:
-        """Whether a turn sleeps, or waits for another process, for most of its time."""
-        return self.cpu_s < 0.5 * self.wall_s
+        """Whether a turn sleeps, or waits for another process, for most of its time.
+
+        On a busy machine a turn that computes takes longer than its processor time, too, but it never pauses by itself.
+        """
+        return self.cpu_s < 0.5 * self.wall_s and self.pauses >= 0.5
 
 
 def measure_turn(entry: GameEntry, options: Mapping[str, Any]) -> TurnCost | None:
@@ -45,24 +56,36 @@ def measure_turn(entry: GameEntry, options: Mapping[str, Any]) -> TurnCost | Non
 
 
 def _measure(entry: GameEntry, options: Mapping[str, Any], found: list[TurnCost]) -> None:
-    times: list[tuple[float, float]] = []
-
-    def before_turn() -> None:
-        times.append((time.perf_counter(), time.thread_time()))
-        if len(times) > 2 and times[-1][0] - times[1][0] > MEASURED_S:
-            raise Stopped("measured enough")
-
     try:
         game = make_game(entry, options, [0])
         rollout = Rollout(game, random_bindings(game), RolloutConfig(0, 1, True))
         rollout.start(Task((0,)))
-        rollout.play(rollout.empty_fragments(min(game.spec.turns, MEASURED_TURNS)), before_turn)
-    except Stopped:
-        pass
+        rollout.play(rollout.empty_fragments(1))  # the first turn may load or compile something
+        found.append(_play(rollout, min(game.spec.turns, MEASURED_TURNS)))
     except BaseException:  # the game is the user's code; training meets the same error and reports it
         return
-    times.append((time.perf_counter(), time.thread_time()))
-    # The first turn may load or compile something.
-    first, last = times[1 if len(times) > 2 else 0], times[-1]
-    turns = len(times) - (2 if len(times) > 2 else 1)
-    found.append(TurnCost((last[0] - first[0]) / turns, (last[1] - first[1]) / turns))
+
+
+def _play(rollout: Rollout, max_turns: int) -> TurnCost:
+    """Play episodes, the time between them included, until enough is measured."""
+    turns = episode = 0
+    wall, cpu, pauses = time.perf_counter(), time.thread_time(), _pauses()
+
+    def before_turn() -> None:
+        nonlocal turns
+        if turns and (turns >= MEASURED_TURNS or time.perf_counter() - wall > MEASURED_S):
+            raise Stopped("measured enough")
+        turns += 1
+
+    with suppress(Stopped):
+        while True:  # an episode may be over after a turn
+            episode += 1
+            rollout.start(Task((episode,)))
+            rollout.play(rollout.empty_fragments(max_turns), before_turn)
+    wall_s, cpu_s, pauses = time.perf_counter() - wall, time.thread_time() - cpu, _pauses() - pauses
+    return TurnCost(wall_s / turns, cpu_s / turns, pauses / turns if CAN_COUNT_PAUSES else 1.0)
+
+
+def _pauses() -> int:
+    """How often this thread has given up the processor by itself; 0 where the system does not say."""
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw if CAN_COUNT_PAUSES else 0

@@ -25,7 +25,8 @@ def remove_invalid_samples(fragment: Fragment, spec: GameSpec) -> list[InvalidSa
         return []
     alive = fragment.alive.copy()
     observed = np.concatenate([alive, np.zeros_like(alive[:1])])  # (turns + 1, worlds, agents)
-    observed[1:] |= alive  # an action leads to an observation, also in the turn in which the agent died
+    observed[1:] |= alive & (fragment.terminated | fragment.truncated)  # also what the agent's last action led to
+    observed[-1] |= alive[-1] & ~fragment.away
     wrong_obs = observed & ~((obs >= group.low) & (obs <= group.high) & np.isfinite(obs)).all(axis=3)
     wrong_rewards = alive & ~np.isfinite(fragment.rewards)
     invalid_samples = []

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remuda.core import rng
-from remuda.core.errors import GameError, RemudaError
+from remuda.core.errors import GameError, RemudaError, message_of
 from remuda.core.fragment import Fragment, slice_worlds
 from remuda.core.game import Game
 from remuda.core.kernels import kernel
@@ -19,6 +19,7 @@ from remuda.core.rng import Keys, Stream
 from remuda.core.task import InvalidSample, Task
 from remuda.core.timeline import span
 from remuda.rollout.config import STREAM_OF_PURPOSE, RolloutConfig, empty_fragments, fragment_layout
+from remuda.rollout.frames import frame_window
 from remuda.rollout.invalid_samples import remove_invalid_samples
 
 
@@ -30,14 +31,16 @@ def game_error_context(game: str, task: Task, config: RolloutConfig, turn: int =
     """
     try:
         yield
-    except GameError as error:
-        error.turn = turn
-        raise
-    except (RemudaError, KeyboardInterrupt):
-        raise
     except BaseException as error:
+        if isinstance(error, (RemudaError, KeyboardInterrupt)) and not isinstance(error, GameError):
+            raise
         where = f"turn {turn} of {task}, {config.describe_worlds(task)}, seed {config.seed}"
-        raise GameError(f"{game} raised {type(error).__name__} in {where}: {error}", turn) from error
+        told = (
+            f"{game}: {error}; in {where}"
+            if isinstance(error, GameError)
+            else f"{game} raised {type(error).__name__} in {where}: {message_of(error)}"
+        )
+        raise GameError(told, turn) from error
 
 
 class Rollout:
@@ -115,10 +118,13 @@ class Rollout:
                 self._store_signals(g, fragment, turns - 1, 0, self.game.spec.groups[g].size)
             self._observe(g, fragment, turns, 0, self.game.spec.groups[g].size)
             fragment.metrics[:] = self.game.signals[g].metrics
+            fragment.away[:] = ~self.game.signals[g].alive
             fragments.append(slice_worlds(fragment, slice(None), turns))
             if not self.keep_invalid_samples:
                 self.invalid_samples += remove_invalid_samples(fragments[g], self.game.spec)
-            self._last_frames[g] = None if self.game.over.all() else fragments[g].obs[-1 - fragment.before : -1].copy()
+            over, agents = self.game.over.all(), self.game.spec.groups[g].size
+            last = None if over else frame_window(fragments[g], turns, fragment.before + 1, 0, agents)[:-1].copy()
+            self._last_frames[g] = last
         return fragments
 
     def _copy_last_frames(self, g: int, fragment: Fragment) -> None:
@@ -181,7 +187,7 @@ class Rollout:
     def _store_signals(self, g: int, fragment: Fragment, turn: int, first: int, last: int) -> None:
         signals = self.game.signals[g]
         _move_signals(
-            (signals.rewards, signals.terminated, signals.truncated, signals.alive),
+            (signals.rewards, signals.terminated, signals.truncated),
             self._ages[g],
             self._last_acted[g],
             (fragment.rewards, fragment.terminated, fragment.truncated),
@@ -209,9 +215,9 @@ class Rollout:
     ) -> None:
         """Let the policy choose for agents first … last-1 of the group, and store its output in the fragment."""
         assert self.task is not None
-        policy, now = binding.policy, fragment.before + turn
+        policy = binding.policy
         inputs = PolicyInput(
-            obs=fragment.obs[now - policy.frames + 1 : now + 1, :, first:last],
+            obs=frame_window(fragment, turn, policy.frames, first, last),
             ages=self._ages[binding.group][:, first:last],
             mask=None if fragment.mask is None else fragment.mask[turn, :, first:last],
             keys=np.ascontiguousarray(keys[:, first:last]),
@@ -225,7 +231,8 @@ class Rollout:
         for name, values in output.extras.items():
             fragment.extras[name][turn, :, first:last] = values
         if output.memory is not None:
-            self._memory[binding.group][:, first:last, : policy.memory_size] = output.memory
+            acted = fragment.alive[turn, :, first:last]  # others forget nothing while they are away
+            self._memory[binding.group][:, first:last, : policy.memory_size][acted] = output.memory[acted]
 
     def _memory_of(
         self, binding: PolicyBinding, fragment: Fragment, turn: int, first: int, last: int
@@ -245,9 +252,10 @@ class Rollout:
 def _move_signals(signals: Any, ages: Any, acted: Any, out: Any, turn: int, first: int, last: int) -> None:
     """Move rewards and flags of agents first … last-1 into the turn each acted in last, and update their ages.
 
-    That turn is `turn`, except for an agent that waits while others act: it is an earlier one, or none in `out`.
+    That turn is `turn`, except for an agent that is away or waits while others act: it is an earlier one, or none in
+    `out`. A limit that is reached meanwhile cuts nothing off after that turn: the agent has not seen what it led to.
     """
-    rewards, terminated, truncated, alive = signals
+    rewards, terminated, truncated = signals
     out_rewards, out_terminated, out_truncated = out
     for w in range(rewards.shape[0]):
         for a in range(first, last):
@@ -263,9 +271,10 @@ def _move_signals(signals: Any, ages: Any, acted: Any, out: Any, turn: int, firs
             elif t >= 0 and not (out_terminated[t, w, a] or out_truncated[t, w, a]):
                 out_rewards[t, w, a] += rewards[w, a]
                 out_terminated[t, w, a] = terminated[w, a]
-                out_truncated[t, w, a] = truncated[w, a] and not terminated[w, a]
-            ended = terminated[w, a] or truncated[w, a]
-            ages[w, a] = ages[w, a] + 1 if alive[w, a] and t == turn and not ended else 0
+            if terminated[w, a] or truncated[w, a]:
+                ages[w, a] = 0
+            elif t == turn:
+                ages[w, a] += 1
             rewards[w, a] = 0
             terminated[w, a] = False
             truncated[w, a] = False

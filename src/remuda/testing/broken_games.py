@@ -133,6 +133,19 @@ class NoMove(Masked):
         return np.full((self.worlds, last - first), -1)
 
 
+class CutsOff(OddGame):
+    """Truncates an agent that is only away for a turn."""
+
+    def begin(self) -> None:
+        """Bring everybody back."""
+        self.signals[0].alive[~self.over] = self.turn[~self.over, None] != 3
+
+    def end(self) -> None:
+        """Take the agents away, and say that it was a limit."""
+        super().end()
+        self.signals[0].truncated[self.turn == 3] = True
+
+
 class Prints(OddGame):
     """Prints every turn."""
 
@@ -157,6 +170,6 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 _GAMES: list[type[OddGame]] = [
     OneAction, Raises, OutOfSpace, NanReward, GlobalRandom, SameAgain, SeesOthers, PaysOthers, Remembers, Endless,
-    SilentEnd, NoMove, Prints, Starts,
+    SilentEnd, NoMove, CutsOff, Prints, Starts,
 ]  # fmt: skip
 BROKEN = {game.__name__.lower(): entry_for(game) for game in _GAMES}

@@ -1,7 +1,7 @@
 """Collectors and trainers in memory, for tests of the loop: no games, networks, threads or processes.
 
-They pass the same conformance suite as the real ones (`testing/placement_conformance.py`). They are strict: they notice
-calls in a wrong order, fragments that are read after their release, and a loop that never ends.
+They pass the same conformance suites as the real ones (`collector_conformance.py`, `trainer_conformance.py`). They are
+strict: they notice calls in a wrong order, fragments that are read after their release, and a loop that never ends.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ TURNS = 2
 RELEASED = -1
 """What is read from a fragment after its release."""
 START = b"fake trainers"
-MOST_CALLS = 1000
+MAX_CALLS = 1000
 """Calls of `recv` or `poll` after which the fakes take the loop for one that never ends."""
 
 
@@ -135,8 +135,8 @@ class FakeCollectors(Collectors):
         self._check_running()
         self._stop()
         self._received += 1
-        if self._received > MOST_CALLS:
-            raise OrderError(f"recv() was called {MOST_CALLS} times: the loop makes no progress")
+        if self._received > MAX_CALLS:
+            raise OrderError(f"recv() was called {MAX_CALLS} times: the loop makes no progress")
         if not self.tasks:
             raise OrderError("recv() without a task: call send() first")
         self._begin(max(1, self._workers))
@@ -295,8 +295,8 @@ class FakeTrainers(Trainers):
         """Learn up to `version` and whatever is due; a call that has to learn counts as a second of waiting."""
         self._check_open()
         self._polled += 1
-        if self._polled > MOST_CALLS:
-            raise OrderError(f"poll() was called {MOST_CALLS} times: the loop makes no progress")
+        if self._polled > MAX_CALLS:
+            raise OrderError(f"poll() was called {MAX_CALLS} times: the loop makes no progress")
         self._pass_time()
         self.waited_s += float(self.version < min(version, self.taken))
         while self._complete_rounds and self.version < version:

@@ -8,10 +8,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from remuda.core.errors import RemudaError
+from remuda.core.errors import RemudaError, message_of
 
 Check = tuple[str, str, Callable[..., str | None]]
 """A promise, what breaking it means for training, and a function that returns what is wrong."""
+
+
+class Note(str):
+    """What a check returns if nothing is wrong for certain, but its author should know something."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +48,10 @@ def findings(checks: Sequence[Check], *subject: Any, necessary: int) -> list[Fin
         except bdb.BdbQuit:  # from a breakpoint
             raise
         except Exception as error:  # the user's code may raise anything
-            problem = _shorten(f"raised {type(error).__name__}: {error}")
-        found.append(Finding(promise, problem, meaning))
+            problem = _shorten(f"raised {type(error).__name__}: {message_of(error)}")
+        note = problem if isinstance(problem, Note) else ""
+        problem = None if note else problem
+        found.append(Finding(promise, problem, meaning, note))
         if problem is not None and number < necessary:
             break
     return found

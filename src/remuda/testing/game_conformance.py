@@ -7,6 +7,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from remuda.games.registry import AnyGame, find_game, game_name
 from remuda.rollout.config import RolloutConfig
 from remuda.rollout.rollout import Rollout
 from remuda.rollout.warm_up import random_bindings
-from remuda.testing.finding import Check, Finding, findings
+from remuda.testing.finding import Check, Finding, Note, findings
 
 WORLDS = 3
 PER_TURN = ("rewards", "terminated", "truncated", "alive")
@@ -152,10 +153,53 @@ def _check_end(entry: GameEntry, options: Mapping[str, Any]) -> str | None:
         return f"the episode does not end after the {rollout.game.spec.turns} turns that the spec allows"
     for fragment in fragments:
         last = fragment.turns - 1
-        ended = fragment.terminated[last] | fragment.truncated[last]
+        ended = fragment.terminated[last] | fragment.truncated[last] | fragment.away
         if not ended[fragment.alive[last]].all():
             return "the world is over, but an agent alive in its last turn is neither terminated nor truncated"
     return None
+
+
+def _check_absences(entry: GameEntry, options: Mapping[str, Any]) -> str | None:
+    """Leaving is not dying: traps of games whose agents do not act in every turn."""
+    fragments = _play_unchecked(entry, options, [0, 1, 2])
+    for fragment in fragments:
+        gone = fragment.truncated[-1] & fragment.away
+        for world, agent in np.argwhere(gone & (~fragment.away).any(axis=1, keepdims=True)).tolist():
+            return (
+                f"agent {agent} is truncated in world {world} although it is away: leave truncated False where alive is"
+            )
+        for world, agent in np.ndindex(fragment.away.shape):
+            acted = np.flatnonzero(fragment.alive[:, world, agent])
+            cut = np.flatnonzero(fragment.truncated[acted[:-1], world, agent]) if len(acted) else acted
+            if len(cut):
+                return (
+                    f"agent {agent} is truncated in turn {acted[cut[0]]} and acts again in turn {acted[cut[0] + 1]}: "
+                    "while an agent is away set alive to False and no other flag"
+                )
+    return _note_on_absences(fragments)
+
+
+def _note_on_absences(fragments: list[Fragment]) -> Note | None:
+    lost, back = None, False
+    for fragment in fragments:
+        for world, agent in np.ndindex(fragment.away.shape):
+            acted = np.flatnonzero(fragment.alive[:, world, agent])
+            for turn, later in pairwise(acted.tolist()):
+                if fragment.terminated[turn, world, agent]:
+                    return Note(
+                        f"agent {agent} is terminated in turn {turn} and acts again in turn {later}: a death and a new "
+                        "life; if it was only away, set alive to False and no other flag"
+                    )
+                back |= later > turn + 1
+            last = int(acted[-1]) if len(acted) else fragment.turns
+            if last < fragment.turns - 1 and not fragment.terminated[last, world, agent]:
+                lost = lost or (agent, last) if not fragment.truncated[last, world, agent] else lost
+    if lost is None or back:
+        return None
+    return Note(
+        f"agent {lost[0]} acts in turn {lost[1]} for the last time without a flag: if it died, set terminated; "
+        "its last action is not learned from"
+    )
 
 
 def _check_prints(entry: GameEntry, options: Mapping[str, Any]) -> str | None:
@@ -214,6 +258,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     ("reset forgets everything", "results depend on which worker played before", _check_reset),
     ("episodes end, and say how", "values are bootstrapped from the wrong state", _check_end),
+    ("being away is not the end of a life", "values are taken from what nobody acts on", _check_absences),
     ("it prints nothing", "every worker writes its lines into the progress display", _check_prints),
     ("it starts no processes", "every worker starts its own, and they may outlive it", _check_processes),
     ("an agent that is alive may act", "the agent has no action to choose", _check_mask),

@@ -126,7 +126,7 @@ class Unequal(OddGame):
 class RespawnOptions(OddOptions):
     """How long agents live and stay dead."""
 
-    longest_life: int = Field(4, ge=1, description="turns an agent lives at most")
+    longest_stay: int = Field(4, ge=1, description="turns an agent lives at most")
     longest_rest: int = Field(2, ge=0, description="turns it is gone at most; 0: back at once")
     at_begin: bool = Field(False, description="agents die at the start of the next turn, not at the end of this one")
 
@@ -149,13 +149,13 @@ class Respawn(OddGame):
         """Also begin every agent's first segment."""
         super().reset(worlds, keys)
         self.segment[worlds] = 0
-        self.until[worlds] = self.span(0, 1, self.options.longest_life)[worlds]
+        self.until[worlds] = self.span(0, 1, self.options.longest_stay)[worlds]
 
-    def span(self, purpose: int, least: int, most: int) -> NDArray[np.int64]:
+    def span(self, purpose: int, low: int, high: int) -> NDArray[np.int64]:
         """A random number of turns for each world, agent and segment, derived from the world's key."""
         agents = rng.keys(self.keys[:, None], np.arange(self.options.agents))
         u = rng.uniforms(rng.keys(rng.keys(agents, self.segment), purpose), 1)[..., 0]
-        return least + (u * (most - least + 1)).astype(np.int64)
+        return low + (u * (high - low + 1)).astype(np.int64)
 
     def begin(self) -> None:
         """Revive agents that have been dead long enough; with `at_begin`, kill those whose time is up."""
@@ -187,7 +187,7 @@ class Respawn(OddGame):
         """Begin a new segment for these agents, (worlds, agents)."""
         self.signals[0].alive[who] = True
         self.segment[who] += 1
-        self.until[who] = (self.turn[:, None] + self.span(0, 1, self.options.longest_life))[who]
+        self.until[who] = (self.turn[:, None] + self.span(0, 1, self.options.longest_stay))[who]
 
     def observe(self, group: int, first: int, last: int, out: NDArray[Any]) -> None:
         """Write world, agent, turn and segment."""
@@ -259,6 +259,67 @@ class Gifts(OddGame):
             self.signals[0].rewards[:, to] += gift.astype(np.float32)
 
 
+class ErrandOptions(OddOptions):
+    """How long an errand takes."""
+
+    away: int = Field(3, ge=1, description="turns that an agent is away")
+
+
+class Errands(OddGame):
+    """Agents leave without dying and come back: to a learner that is one life.
+
+    At home an agent observes (1, 0) or (0, 1), and its action does not matter. After (1, 0) it is away for some turns;
+    a reward of 1 reaches it as the first of them ends, and it comes back to (0, 1). That pays 2 and leads to (1, 0).
+    With the discount g the values are V(1, 0) = 1 + g ** (away + 1) V(0, 1) and V(0, 1) = 2 + g V(1, 0). While it is
+    away it is shown what nobody may learn from.
+    """
+
+    NONSENSE = 99.0
+
+    def __init__(self, options: ErrandOptions, worlds: Sequence[int]) -> None:
+        super().__init__(options, worlds, Group("odd", options.agents, (2,), np.float32, 2, low=0, high=self.NONSENSE))
+        self.leaves = np.zeros((len(worlds), options.agents), np.bool_)  # whether its next action sends it away
+        self.until = np.zeros((len(worlds), options.agents), np.int64)  # the turn in which it is back
+        self.away = options.away
+
+    def reset(self, worlds: NDArray[np.int64], keys: Keys) -> None:
+        """Begin with some agents that leave and some that do not, so that episodes are cut off anywhere."""
+        super().reset(worlds, keys)
+        self.until[worlds] = 0
+        self.leaves[worlds] = (low_bits(keys)[:, None] + np.arange(self.leaves.shape[1])) % 2 == 0
+
+    def begin(self) -> None:
+        """Bring back who has been away long enough."""
+        alive = self.signals[0].alive
+        alive |= (self.turn[:, None] >= self.until) & ~self.over[:, None]
+
+    def observe(self, group: int, first: int, last: int, out: NDArray[np.float32]) -> None:
+        """Write what comes next, or nonsense to who is away."""
+        leaves = self.leaves[:, first:last]
+        out[..., 0], out[..., 1] = leaves, ~leaves
+        out[~self.signals[0].alive[:, first:last]] = self.NONSENSE
+
+    def act(self, group: int, first: int, last: int, actions: NDArray[np.int64]) -> None:
+        """Pay who stays, and send the others away."""
+        agents, alive = slice(first, last), self.signals[0].alive
+        acting = alive[:, agents] & ~self.over[:, None]
+        leaving = acting & self.leaves[:, agents]
+        self.pay(group, first, last, np.where(leaving, 0, 2))
+        self.until[:, agents][leaving] = np.broadcast_to(self.turn[:, None] + self.away + 1, leaving.shape)[leaving]
+        self.leaves[:, agents] ^= acting
+
+    def end(self) -> None:
+        """Let agents leave, and pay those who left a turn ago; cut off who is there after the last turn."""
+        signals = self.signals[0]
+        left = (self.turn[:, None] - self.until == -self.away) & ~self.over[:, None]
+        signals.rewards[left] += 1
+        signals.alive &= self.until <= self.turn[:, None]
+        self.turn[~self.over] += 1
+        done = ~self.over & (self.turn >= self.spec.turns)
+        signals.truncated[done] = signals.alive[done]
+        self.over |= done
+
+
 class Steering(OddGame):
     """A Box of three numbers, each with other bounds; an agent is paid for being near its own target."""
 
@@ -316,6 +377,7 @@ class BrightRow(OddGame):
 UNEQUAL = entry_for(Unequal)
 RESPAWN = entry_for(Respawn, RespawnOptions)
 MASKED = entry_for(Masked)
+ERRANDS = entry_for(Errands, ErrandOptions)
 GIFTS = entry_for(Gifts)
 STEERING = entry_for(Steering)
 LEVERS = entry_for(Levers)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from enum import IntEnum
-from pathlib import Path
 
 import numpy as np
 
 from remuda.core.plan import Plan
+from remuda.core.timeline import TimelineFolders
 from remuda.transport.shared_memory import SharedMemory, plan_fields
 
 LINE = 8
@@ -92,6 +92,10 @@ class Heartbeats:
         """Seconds since a worker's last heartbeat."""
         return time.monotonic() - float(self._fields["beat"].view(self.memory)[worker, 0])
 
+    def newest(self) -> float:
+        """When any worker last sent a heartbeat, by the monotonic clock."""
+        return float(self._fields["beat"].view(self.memory)[:, 0].max())
+
     def last_beat(self, worker: int) -> tuple[Phase, int]:
         """The phase and the turn of a worker's last heartbeat."""
         phase = Phase(int(self._fields["phase"].view(self.memory)[worker, 0]))
@@ -105,7 +109,7 @@ class WorkerStatus:
     index: int
     name: str
     heartbeats: Heartbeats
-    timeline: Path | None = None  # folder for its spans
+    timeline: TimelineFolders | None = None  # for its spans
 
     def beat(self, phase: Phase, turn: int = 0) -> None:
         """Note that this worker is alive, and what it is doing."""

@@ -7,16 +7,20 @@ import multiprocessing
 import os
 import signal
 import sys
+import tempfile
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from multiprocessing import forkserver
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
+from multiprocessing import forkserver, resource_tracker, util
 from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 from remuda.core.capabilities import has_fork_server, has_parent_death_signal, has_shared_memory
 from remuda.core.errors import ConfigError
+from remuda.core.machine import folder_for_sockets
 from remuda.transport.heartbeat import Limits
 from remuda.transport.shared_memory import SharedMemory
 
@@ -24,15 +28,21 @@ EXIT_LIMIT_S = 5.0
 """Longest a worker may take to exit after it was asked to; then it is killed."""
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
 """Environment of a new fork server: BLAS and numba read these when they load, which is before any worker is forked."""
+SOCKET_NAME = "/pymp-12345678/listener-12345678"
+"""What multiprocessing's socket is called in the folder for temporary files."""
+START_ATTEMPTS = 5
+"""Attempts to start a process when the fork server does not answer."""
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PR_SET_PDEATHSIG = 1
 PRELOAD = "remuda.engines.collectors.preload"
 WARM_UP_VARIABLE = "REMUDA_WARM_UP"
 """The environment variable that tells a new fork server which plan to warm up for."""
-
-
+SOCKETS_VARIABLE = "REMUDA_SOCKETS"
+"""The environment variable that tells a new fork server which folder to remove if the first process is killed."""
 UNGUARDED = 113
 """Exit code of a worker that would have started training again while it imported the program that started it."""
+_folder_makers: dict[str, int] = {}
+"""Which process started the first fork server with its socket in a folder. A forked process inherits the entry."""
 
 
 def refuse_inside_workers() -> None:
@@ -96,9 +106,10 @@ def processes_unavailable(warm_up_request: str = "") -> str | None:
         return reason
     try:
         SharedMemory(1).close()
-        process = process_context().Process(target=die_with_parent, name="trial", daemon=True)
-        with environment_variables({WARM_UP_VARIABLE: warm_up_request, **ONE_THREAD}), main_without_file_hidden():
-            process.start()
+        context = process_context()
+        process = start_process(
+            lambda: context.Process(target=die_with_parent, name="trial", daemon=True), warm_up_request, Limits().start
+        )
     except (OSError, EOFError) as error:
         return start_failure(error)
     process.join(Limits().start)
@@ -120,6 +131,27 @@ def start_failure(error: OSError | EOFError) -> str:
     return error.strerror or str(error) or type(error).__name__
 
 
+def fork_server_environment(warm_up_request: str) -> AbstractContextManager[None]:
+    """The environment in which a fork server starts: what to warm up, and the folder of its socket if that is ours.
+
+    multiprocessing hands a process's folder on to its children, so a trial of a study has the folder of the study.
+    """
+    folder = _folder_of_sockets()
+    ours = _folder_makers.setdefault(folder, os.getpid()) == os.getpid() and multiprocessing.parent_process() is None
+    sockets = folder if ours else ""
+    return environment_variables({WARM_UP_VARIABLE: warm_up_request, SOCKETS_VARIABLE: sockets, **ONE_THREAD})
+
+
+def _folder_of_sockets() -> str:
+    """The folder in which multiprocessing makes its sockets; where the usual one has too long a name, another one."""
+    usual, short = tempfile.tempdir, folder_for_sockets(SOCKET_NAME)
+    try:
+        tempfile.tempdir = short or usual  # read only when the folder is made, which is once for a process
+        return util.get_temp_dir()
+    finally:
+        tempfile.tempdir = usual
+
+
 @contextmanager
 def environment_variables(values: Mapping[str, str]) -> Iterator[None]:
     """Set environment variables, and put the old values back afterwards."""
@@ -133,6 +165,87 @@ def environment_variables(values: Mapping[str, str]) -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+
+
+def start_process(make: Callable[[], BaseProcess], warm_up_request: str, limit_s: float) -> BaseProcess:
+    """Start a process that `make` returns.
+
+    A fork server that was just killed refuses connections for a moment before the kernel reports it dead; only then
+    does multiprocessing start another one. So a refusal is tried again.
+    """
+    for attempt in range(START_ATTEMPTS):
+        process = make()
+        try:
+            # Any start may be the one that starts a fork server, which then needs this environment.
+            with (
+                fork_server_environment(warm_up_request),
+                main_without_file_hidden(),
+                _fork_server_killed_after(limit_s),
+                _stop_signals_held(),
+            ):
+                process.start()
+        except (ConnectionError, EOFError):
+            if attempt == START_ATTEMPTS - 1:
+                raise
+            time.sleep(0.1)
+        else:
+            break
+    return process
+
+
+def kill_fork_server() -> None:
+    """Kill a fork server that does not answer (it may be stopped): its workers end with it, and all are replaced."""
+    server: int | None = getattr(forkserver._forkserver, "_forkserver_pid", None)
+    if server is not None:
+        with suppress(ProcessLookupError):
+            os.kill(server, signal.SIGKILL)
+
+
+@contextmanager
+def _fork_server_killed_after(seconds: float) -> Iterator[None]:
+    """Start a process: multiprocessing waits without end for a fork server that does not answer."""
+    timer = threading.Timer(seconds, kill_fork_server)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+@contextmanager
+def _stop_signals_held() -> Iterator[None]:
+    """Start a process in which stop signals wait until it asks for them, see `answer_stop_signals`.
+
+    A terminal sends Ctrl-C to all processes at once, also to a fork server that is still importing and to a worker that
+    has no handlers yet: they would die, the former with a traceback. Signals to this process come a moment later.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    resource_tracker.ensure_running()  # else the fork server's start does it, which ends with signals let through
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def answer_stop_signals(handler: Any) -> None:
+    """Set the handler of stop signals in a process that `start_process` started, and let them arrive."""
+    for number in STOP_SIGNALS:
+        signal.signal(number, handler)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+
+
+def await_end(process: BaseProcess, timeout_s: float = EXIT_LIMIT_S) -> None:
+    """Wait for a process to end; kill it if it does not, then the fork server, which should have reported the end."""
+    process.join(timeout_s)
+    for kill in (process.kill, kill_fork_server):
+        if process.exitcode is None:
+            kill()
+            process.join(EXIT_LIMIT_S)
 
 
 def signal_name(number: int) -> str:

@@ -16,31 +16,27 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from pathlib import Path
 from typing import Any
 
 from remuda.core.errors import WorkerError
-from remuda.core.timeline import span
+from remuda.core.timeline import TimelineFolders, span
 from remuda.transport.heartbeat import Heartbeats, Limits, Phase, WorkerExit, WorkerStatus
 from remuda.transport.processes import (
     EXIT_LIMIT_S,
-    ONE_THREAD,
     UNGUARDED,
-    WARM_UP_VARIABLE,
-    environment_variables,
-    main_without_file_hidden,
+    await_end,
     missing_guard,
     process_context,
     signal_name,
+    start_process,
 )
 from remuda.transport.worker_process import Job, Ready, WorkerFailed, run_worker
 
 POLL_INTERVAL_S = 0.5
 """Longest single wait for messages: between waits, stop requests and heartbeats are checked."""
-START_ATTEMPTS = 5
-"""Attempts to start a process when the fork server does not answer."""
 MAX_FAILED_RESTARTS = 10
-"""Workers that may end in a row, without any message from a worker in between, before the run gives up."""
+"""Workers that may end in a row, without any message from a worker in between, before the run gives up; with more
+workers than that, as many as there are."""
 MESSAGE, EXIT = "message", "exit"
 
 
@@ -80,7 +76,7 @@ class WorkerPool:
     workers: list[Worker] = field(default_factory=list)
     limits: Limits = field(default_factory=Limits)
     warm_up_request: str = ""  # the plan that a fork server warms up for, as JSON
-    timeline: Path | None = None  # folder for the workers' spans
+    timeline: TimelineFolders | None = None  # for the workers' spans
     failures: int = 0  # workers that ended since the last message of any worker
     _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
     _heartbeats: Heartbeats | None = None
@@ -129,33 +125,18 @@ class WorkerPool:
         ours, theirs = self._context.Pipe()
         status = WorkerStatus(worker.index, worker.name, self.heartbeats, self.timeline)
         self.heartbeats.beat(worker.index, Phase.STARTING)  # for it: the entry may hold its predecessor's last beat
-        process = self._start_process(worker.name, (worker.job, theirs, status))
+        process = start_process(
+            lambda: self._context.Process(
+                target=run_worker, args=(worker.job, theirs, status), name=worker.name, daemon=True
+            ),
+            self.warm_up_request,
+            self.limits.start,
+        )
         # The worker has its own copy of its end. With ours closed, its death gives us end-of-file on the pipe.
         theirs.close()
         worker.process, worker.connection, worker.ready, worker.busy = process, ours, False, False
         self._selector.register(ours, selectors.EVENT_READ, (worker, MESSAGE))
         self._selector.register(process.sentinel, selectors.EVENT_READ, (worker, EXIT))
-
-    def _start_process(self, name: str, args: tuple[Any, ...]) -> BaseProcess:
-        """A new process.
-
-        A fork server that was just killed refuses connections for a moment before the kernel reports it dead; only
-        then does multiprocessing start another one. So a refusal is tried again.
-        """
-        for attempt in range(START_ATTEMPTS):
-            process: BaseProcess = self._context.Process(target=run_worker, args=args, name=name, daemon=True)
-            try:
-                # Any start may be the one that starts a fork server, which then needs this environment.
-                variables = {WARM_UP_VARIABLE: self.warm_up_request, **ONE_THREAD}
-                with environment_variables(variables), main_without_file_hidden():
-                    process.start()
-            except (ConnectionError, EOFError):
-                if attempt == START_ATTEMPTS - 1:
-                    raise
-                time.sleep(0.1)
-            else:
-                break
-        return process
 
     def step(self, timeout_s: float, stoppable: bool = True) -> bool:
         """Wait until a worker sends a message or ends, and handle that; False if none did in time."""
@@ -176,7 +157,7 @@ class WorkerPool:
                 # A dead worker's pipe still holds the messages it sent, one of which may be a finished task. They are
                 # read first, one per step; its exit is handled in the step that finds the pipe empty.
                 elif worker.index not in with_message:
-                    self._restart_worker(worker, None)
+                    self._replace_worker(worker, None)
             self._check_heartbeats()
             if events:
                 return True
@@ -188,7 +169,7 @@ class WorkerPool:
         try:
             message = worker.connection.recv()
         except (EOFError, OSError):
-            self._restart_worker(worker, None)
+            self._replace_worker(worker, None)
             return
         if isinstance(message, Ready):
             worker.ready = True
@@ -213,15 +194,16 @@ class WorkerPool:
                 polled_s = now - max(worker.busy_since, self._polling_since)
                 age_s = min(self.heartbeats.seconds_since_beat(worker.index), polled_s)
                 if age_s > self.limits.for_phase(self.heartbeats.last_beat(worker.index)[0]):
-                    self._restart_worker(worker, f"sent no heartbeat for {age_s:.0f} s and was killed")
+                    self._replace_worker(worker, f"sent no heartbeat for {age_s:.0f} s and was killed")
 
-    def _restart_worker(self, worker: Worker, kill_reason: str | None) -> None:
+    def _replace_worker(self, worker: Worker, kill_reason: str | None) -> None:
         """Replace the process of a worker that has ended, or with a reason one that must be killed."""
         phase, turn = self.heartbeats.last_beat(worker.index)
         worker_exit = WorkerExit(self._end_process(worker, kill_reason), phase, turn)
         self.failures += 1
-        if self.failures > MAX_FAILED_RESTARTS:
-            many = f"{MAX_FAILED_RESTARTS} workers in a row ended before they finished anything"
+        # The limit grows with the workers: of a thousand, ten may well fail before one finishes anything.
+        if self.failures > (limit := max(MAX_FAILED_RESTARTS, len(self.workers))):
+            many = f"{limit} workers in a row ended before they finished anything"
             raise WorkerError(f"{worker.name} {worker_exit}; {many}")
         self.say(f"{worker.name} {worker_exit}: replaced")
         worker.restarts += 1
@@ -239,10 +221,7 @@ class WorkerPool:
         if kill_reason is not None:
             worker.process.kill()
         # Waited for, whatever the reason: its slots are reused, and must have no second writer.
-        worker.process.join(EXIT_LIMIT_S)
-        if worker.process.exitcode is None:
-            worker.process.kill()
-            worker.process.join(EXIT_LIMIT_S)
+        await_end(worker.process)
         code = worker.process.exitcode
         worker.process.close()
         worker.process = worker.connection = None
@@ -270,10 +249,7 @@ class WorkerPool:
         deadline = time.monotonic() + EXIT_LIMIT_S
         for worker in running:
             assert worker.process is not None
-            worker.process.join(max(0.0, deadline - time.monotonic()))
-            if worker.process.exitcode is None:
-                worker.process.kill()
-                worker.process.join(EXIT_LIMIT_S)
+            await_end(worker.process, max(0.0, deadline - time.monotonic()))
             worker.process.close()
         self._selector.close()
         self.heartbeats.memory.close()

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import signal
-import traceback
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Protocol
 
 from remuda.core import timeline
-from remuda.core.errors import GameError, RemudaError, WorkerError
+from remuda.core.errors import GameError, RemudaError, WorkerError, message_of
+from remuda.core.failures import format_traceback
 from remuda.core.threads import keep_freed_memory, one_thread_each
 from remuda.transport.heartbeat import WorkerStatus
-from remuda.transport.processes import STOP_SIGNALS, die_with_parent
+from remuda.transport.processes import answer_stop_signals, die_with_parent
 
 
 class Job(Protocol):
@@ -47,9 +46,8 @@ def run_worker(job: Job, connection: Connection, status: WorkerStatus) -> None:
     """The program of every worker: run its job, and report the error if it raises one."""
     die_with_parent()
     # A terminal or a scheduler may signal all processes at once. The parent decides when workers end: it may need them
-    # to save first.
-    for number in STOP_SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
+    # to save first. Not SIG_IGN, which programs started by a game would inherit: they could not be terminated.
+    answer_stop_signals(lambda number, frame: None)
     if status.timeline is not None:
         timeline.begin(status.timeline, status.name)
     try:
@@ -58,8 +56,8 @@ def run_worker(job: Job, connection: Connection, status: WorkerStatus) -> None:
             job.run(connection, status)
     except Exception as error:
         # EOFError also comes here: the parent closes the pipe when there is no more work. Sending then fails.
-        text = str(error) if isinstance(error, RemudaError) else f"{type(error).__name__}: {error}"
+        text = str(error) if isinstance(error, RemudaError) else f"{type(error).__name__}: {message_of(error)}"
         with suppress(OSError):
-            connection.send(WorkerFailed(text, traceback.format_exc(), isinstance(error, GameError)))
+            connection.send(WorkerFailed(text, format_traceback(error), isinstance(error, GameError)))
     finally:
         timeline.end()

@@ -28,6 +28,7 @@ from remuda.core.options import Options
 LIBRARIES = ("gymnasium", "pettingzoo")
 """Libraries whose environments are found by their ids."""
 ENV_CLASSES = (("pettingzoo", "ParallelEnv"), ("pettingzoo", "AECEnv"), ("gymnasium", "Env"))
+MAX_SAID_CHARS = 300
 WANTED = "make a PettingZoo environment (parallel or AEC), a Gymnasium one, or one of Sorrel's; or give a GameEntry"
 
 
@@ -43,10 +44,15 @@ class FactoryOptions(Options):
 def entry_from_factory(name: str, factory: Callable[..., Any]) -> GameEntry:
     """The entry of a game that `factory` makes."""
     _check_factory(name, factory)
-    summary = (inspect.getdoc(factory) or f"made by {name}").splitlines()[0]
+    # Its own docstring: an inherited one is that of Gymnasium's base class.
+    summary = ((factory.__doc__ if isinstance(factory, type) else inspect.getdoc(factory)) or f"made by {name}").strip()
     raw_env = getattr(sys.modules.get(name.partition(":")[0]), "raw_env", None)
     return GameEntry(
-        name, summary, _options(name, factory, raw_env), partial(_make, name, factory), step_cost=StepCost.FAST
+        name,
+        summary.splitlines()[0],
+        _options(name, factory, raw_env),
+        partial(_make, name, factory),
+        step_cost=StepCost.FAST,
     )
 
 
@@ -61,7 +67,10 @@ def entry_from_library(library: str, env_id: str) -> GameEntry:
     try:
         env_class, factory = (_from_gymnasium if library == "gymnasium" else _from_pettingzoo)(module, env_id)
     except Exception as error:  # each library raises its own exceptions for unknown ids
-        raise ConfigError(f"game {name!r} is not known to {library}: {first_line(error)}") from error
+        said = first_line(error)
+        if len(said) > MAX_SAID_CHARS:  # PettingZoo lists all its environments
+            said = f"{said[:MAX_SAID_CHARS]}…"
+        raise ConfigError(f"game {name!r} is not known to {library}: {said}") from error
     options = _options(name, factory, env_class)
     return GameEntry(name, f"{env_id} of {library}", options, partial(_make, name, factory), step_cost=StepCost.FAST)
 
@@ -170,7 +179,7 @@ def _make(name: str, factory: Callable[..., Any], options: Any, worlds: Sequence
 def _check_factory(name: str, factory: Callable[..., Any]) -> None:
     """Refuse what cannot make an environment, before it is called with options."""
     if isinstance(factory, type) and not _is_env_class(factory):
-        raise ConfigError(f"game {name!r} is a class, but none of environments: {WANTED}")
+        raise ConfigError(f"game {name!r} is a class, but not an environment: {WANTED}")
     made = _return_type(factory)
     says_otherwise = isinstance(made, type) and made is not object and made.__module__ == "builtins"
     if says_otherwise or isinstance(factory, BuiltinFunctionType):
@@ -190,6 +199,11 @@ def _is_env_class(kind: type) -> bool:
     from remuda.adapters.inbound.sorrel import is_sorrel_class
 
     return issubclass(kind, tuple(bases)) or is_sorrel_class(kind)
+
+
+def is_environment(thing: Any) -> bool:
+    """Whether this is an environment of a library that we know, not a class of them."""
+    return not isinstance(thing, type) and _library_of(thing) is not None
 
 
 def _library_of(env: Any) -> str | None:

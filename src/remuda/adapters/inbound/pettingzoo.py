@@ -3,8 +3,8 @@
 For the other direction, our games as PettingZoo environments, see `adapters/outbound/pettingzoo.py`.
 
 Every one of `possible_agents` is an agent of the herd. An agent that dies or leaves is not alive and enters no batch;
-if it comes back, it is alive again. Agents with equal observation and action spaces form a group; each is still its own
-learner. What `state()` of the environment returns is the privileged state of the world.
+if it comes back without having died, its life goes on. Agents with equal observation and action spaces form a group;
+each is still its own learner. What `state()` of the environment returns is the privileged state of the world.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from remuda.adapters.inbound.spaces import ActionSpace, FlatSpace, mask_of
 from remuda.adapters.inbound.worlds import SimulatorGame, World, max_turns_of
-from remuda.core.errors import ConfigError
+from remuda.core.errors import ConfigError, GameError
 from remuda.core.game import Game, GameSpec, Group
 
 
@@ -42,6 +42,8 @@ def _groups(name: str, env: Any) -> tuple[tuple[Group, ...], list[PettingZooAgen
     """Agents grouped by their spaces, and all agents in the herd's order."""
     if not getattr(env, "possible_agents", None):
         raise ConfigError(f"{name} has no possible_agents: list there every agent that may ever play")
+    if len(set(env.possible_agents)) < len(env.possible_agents):
+        raise ConfigError(f"{name} lists an agent twice in possible_agents: {list(env.possible_agents)}")
     masks = _masks_in_infos(env)
     alike: dict[tuple[Any, ...], list[PettingZooAgent]] = {}
     for agent in env.possible_agents:
@@ -86,7 +88,8 @@ def _state_of(env: Any) -> NDArray[Any] | None:
 
 def _common_name(agents: Sequence[PettingZooAgent]) -> str:
     """The name of a group: adversary for adversary_0 and adversary_1."""
-    return agents[0].name.rstrip("0123456789").rstrip("_") or agents[0].name
+    name = str(agents[0].name)  # PettingZoo takes anything hashable for a name
+    return name.rstrip("0123456789").rstrip("_") or name
 
 
 class PettingZooWorld(World):
@@ -145,6 +148,9 @@ class ParallelWorld(PettingZooWorld):
         obs, rewards, terminated, truncated, self.infos = self.env.step(self.actions)
         self.actions = {}
         self.last_obs.update(obs)
+        missing = [name for name in self.env.agents if name not in obs and name in self.numbers]
+        if missing:  # it would act on what it saw before
+            raise GameError(f"step() returned no observation of {missing[0]!r}, which is among `agents`")
         for name, number in self.numbers.items():
             self.rewards[number] += rewards.get(name, 0.0)
             self.terminated[number] |= bool(terminated.get(name, False))
@@ -153,6 +159,9 @@ class ParallelWorld(PettingZooWorld):
 
     def _update_alive(self) -> None:
         present = set(self.env.agents)
+        if not present <= self.numbers.keys():
+            strangers = sorted(map(repr, present - self.numbers.keys()))
+            raise GameError(f"{', '.join(strangers)} is among `agents`, but not among `possible_agents`")
         self.alive[:] = [agent.name in present for agent in self.agents]
         self.over = not present
 
@@ -197,6 +206,9 @@ class AecWorld(PettingZooWorld):
         for flags, row in ((self.env.terminations, self.terminated), (self.env.truncations, self.truncated)):
             for name, ended in flags.items():
                 row[self.numbers[name]] |= bool(ended)
+        for name, ended in self.env.truncations.items():
+            if ended:
+                self._raw(self.numbers[name])  # what it is cut off from; the environment does not show it afterwards
         self._update_alive()
 
     def _update_alive(self) -> None:

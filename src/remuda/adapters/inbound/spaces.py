@@ -2,7 +2,7 @@
 
 | space | becomes |
 | --- | --- |
-| Box | unchanged: same shape and dtype (float64 becomes float32); other shapes and values are errors |
+| Box | unchanged: same shape and dtype (floats become float32); other shapes and values are errors |
 | Discrete, MultiDiscrete | one-hot, float32 |
 | MultiBinary | 0 and 1, float32 |
 | Tuple, Dict | its parts flattened and concatenated (Dict: by key), float32 |
@@ -44,7 +44,7 @@ class FlatSpace:
         self._is_box = isinstance(self._rest, spaces.Box)
         self.shape: tuple[int, ...] = self._rest.shape if self._is_box else (spaces.flatdim(self._rest),)  # type: ignore[assignment]
         self.dtype = np.dtype(self._rest.dtype if self._is_box else np.float32)
-        if self.dtype == np.float64:
+        if self.dtype.kind == "f":  # also half precision, which compiled code does not know
             self.dtype = np.dtype(np.float32)
         if not math.prod(self.shape):
             raise ConfigError(f"{who} observes nothing: its observation space is {space}")
@@ -61,13 +61,15 @@ class FlatSpace:
         given = np.asarray(obs if self._is_box else spaces.flatten(self._rest, obs))
         if given.shape != self.shape:
             raise GameError(f"an observation has shape {given.shape}, but its space has {self.shape}")
-        array = given if given.dtype == self.dtype else self._cast(given)
+        array = given if given.dtype == self.dtype else self._convert(given)
         if self._bounds_differ and not ((array >= self._low) & (array <= self._high)).all():
             return np.full(self.shape, np.nan, self.dtype)  # an invalid sample, which is found and named later
         return array
 
-    def _cast(self, given: NDArray[Any]) -> NDArray[Any]:
+    def _convert(self, given: NDArray[Any]) -> NDArray[Any]:
         """The array in the type of its space; whole numbers must keep their values."""
+        if given.dtype.kind not in "biufO":  # complex numbers would lose a part, texts might even be read as numbers
+            raise GameError(f"an observation has the type {given.dtype}, which is none of its space ({self.dtype})")
         with np.errstate(invalid="ignore", over="ignore"):
             array = given.astype(self.dtype)
         if self.dtype.kind in "iub" and not np.array_equal(array, given):

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from remuda.core.errors import GameError
 from remuda.core.game import Game, GameSpec
 from remuda.core.rng import Keys
 
@@ -112,7 +113,10 @@ class SimulatorGame(Game):
         number = self.spec.first_agent(group)
         for w, world in enumerate(self._worlds):
             for i in range(first, last):
-                out[w, i - first] = world.observe(number + i)
+                try:
+                    out[w, i - first] = world.observe(number + i)
+                except GameError as error:
+                    raise GameError(f"agent {number + i}: {error}") from None
 
     def mask(self, group: int, first: int, last: int, out: NDArray[np.bool_]) -> None:
         """Ask each world for the masks of the agents that are alive."""
@@ -147,7 +151,7 @@ class SimulatorGame(Game):
             world.end()
             self._turns[w] += 1
             if self._turns[w] == self.spec.turns and not world.over:
-                world.truncated |= ~world.terminated
+                world.truncated |= ~world.terminated & world.alive
                 world.over = True
             self.over[w] = world.over
         self._collect_signals()

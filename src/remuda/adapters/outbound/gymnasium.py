@@ -142,6 +142,6 @@ def single_agent_group(stepper: GameStepper) -> Group:
     if spec.agents != 1:
         raise ConfigError(
             f"{spec.name} has {spec.agents} agents with these options and a Gymnasium environment has one: "
-            "give agents=1, or use remuda.adapters.outbound.pettingzoo.parallel_env"
+            "give agents=1, or use remuda.parallel_env"
         )
     return spec.groups[0]

@@ -2,7 +2,8 @@
 
 All agents observe, all actions are given, and the game carries them out in the agents' order. An agent that died or was
 truncated leaves for good, because PettingZoo agents cannot come back. If the game revives such an agent, it is not
-reported any more, and takes its first allowed action in every turn.
+reported any more, and takes its first allowed action in every turn. An agent that is only away stays: its observations
+and actions mean nothing until it is back, and `infos` say so.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ Infos = dict[str, dict[str, Any]]
 
 
 class HerdEnv(ParallelEnv[str, Any, int]):  # type: ignore[misc]  # PettingZoo has no types
-    """One world of a game. `infos` have the game's metrics of the episode so far."""
+    """One world of a game. `infos` have the game's metrics of the episode so far, and `away` while an agent is away."""
 
     def __init__(self, game: str | GameEntry, render_mode: str | None = None, **options: Any) -> None:
         self._stepper = GameStepper(game, options, render_mode=render_mode)
@@ -96,6 +97,7 @@ class HerdEnv(ParallelEnv[str, Any, int]):  # type: ignore[misc]  # PettingZoo h
         metrics = {name: self.game.spec.groups[g].metrics for name, (g, _) in self._indices.items()}
         return {
             name: dict(zip(metrics[name], result.metrics[0, i].tolist(), strict=True))
+            | ({} if result.alive[0, i] else {"away": True})
             for name, result, i in self._present()
         }
 

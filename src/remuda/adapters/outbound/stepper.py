@@ -36,6 +36,7 @@ class StepResult:
     rewards: NDArray[np.float32]  # (worlds, agents)
     terminated: NDArray[np.bool_]  # (worlds, agents)
     truncated: NDArray[np.bool_]  # (worlds, agents)
+    alive: NDArray[np.bool_]  # (worlds, agents): whether the next action counts
     metrics: NDArray[np.float32]  # (worlds, agents, metrics): of the episode so far
 
 
@@ -110,7 +111,7 @@ class GameStepper:
             allowed = np.ones((game.worlds, group.size, group.actions), np.bool_)
             game.mask(g, 0, group.size, allowed)
             mask = allowed.astype(np.int8)
-        return StepResult(obs, mask, rewards, terminated, truncated, signals.metrics.copy())
+        return StepResult(obs, mask, rewards, terminated, truncated, signals.alive.copy(), signals.metrics.copy())
 
     def render(self, world: int = 0) -> Any:
         """One world as a picture (rgb_array) or as text (ansi); None without a render mode."""
@@ -127,8 +128,8 @@ def observation_space(group: Group) -> spaces.Space[Any]:
         low, high = max(low, np.iinfo(dtype).min), min(high, np.iinfo(dtype).max)
     elif dtype.kind == "b":
         low, high = 0, 1
-    least, most = (np.full(group.obs_shape, int(b) if dtype.kind in "iub" else b, dtype) for b in (low, high))
-    box: spaces.Space[Any] = spaces.Box(least, most, group.obs_shape, dtype.type)
+    lowest, highest = (np.full(group.obs_shape, int(b) if dtype.kind in "iub" else b, dtype) for b in (low, high))
+    box: spaces.Space[Any] = spaces.Box(lowest, highest, group.obs_shape, dtype.type)
     if not group.masked:
         return box
     return spaces.Dict({OBSERVATION: box, MASK: spaces.Box(0, 1, (group.actions,), np.int8)})

@@ -13,7 +13,7 @@ from remuda.rollout.config import RolloutConfig
 WorkerT = TypeVar("WorkerT")
 
 
-def least_loaded(workers: Iterable[WorkerT], pending: Callable[[WorkerT], int], limit: int) -> WorkerT | None:
+def shortest_queue(workers: Iterable[WorkerT], pending: Callable[[WorkerT], int], limit: int) -> WorkerT | None:
     """The worker with the fewest pending tasks; None if each has `limit` of them already."""
     worker = min(workers, key=pending, default=None)
     return None if worker is None or pending(worker) >= limit else worker

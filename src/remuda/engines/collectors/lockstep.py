@@ -15,6 +15,7 @@ from remuda.core.timeline import span
 from remuda.engines.collectors.messages import ActionRequest, ActionsReady
 from remuda.engines.collectors.pool import PoolCollectors
 from remuda.engines.interfaces import Rows
+from remuda.rollout.frames import frame_window
 from remuda.transport.heartbeat import WorkerExit
 from remuda.transport.worker_pool import Worker
 
@@ -74,7 +75,7 @@ class LockstepCollectors(PoolCollectors):
         slots = [(request, self._fragment(request, binding.group)) for request in requests]
         masks = [f.mask[request.turn, :, first:last] for request, f in slots if f.mask is not None]
         inputs = PolicyInput(
-            obs=np.concatenate([_window(f, request, policy.frames) for request, f in slots], axis=1),
+            obs=np.concatenate([frame_window(f, r.turn, policy.frames, first, last) for r, f in slots], axis=1),
             ages=np.concatenate([f.ages[request.turn, :, first:last] for request, f in slots]),
             mask=np.concatenate(masks) if masks else None,
             keys=np.concatenate([self._keys(request, f)[:, first:last] for request, f in slots]),
@@ -119,9 +120,3 @@ class LockstepCollectors(PoolCollectors):
         with span("publish"):
             for part, part_rows in rows.items():
                 self.bindings[part].policy.load(part_rows, version)
-
-
-def _window(fragment: Fragment, request: ActionRequest, frames: int) -> NDArray[Any]:
-    """The last frames of the requesting agents, (frames, worlds, agents, *obs)."""
-    now = fragment.before + request.turn
-    return fragment.obs[now - frames + 1 : now + 1, :, request.first : request.last]

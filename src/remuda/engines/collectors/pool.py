@@ -15,7 +15,7 @@ from remuda.core.game import GameSpec
 from remuda.core.plan import Plan
 from remuda.core.policy import PolicyBinding
 from remuda.core.task import Task
-from remuda.engines.collectors.dispatch import least_loaded, lost_with_worker
+from remuda.engines.collectors.dispatch import lost_with_worker, shortest_queue
 from remuda.engines.collectors.messages import PlayTask, TaskFailed, TaskPlayed
 from remuda.engines.collectors.task_size import TASKS_PER_WORKER
 from remuda.engines.collectors.worker import CollectJob
@@ -114,7 +114,9 @@ class PoolCollectors(Collectors):
         """Send queued tasks to the workers with the fewest pending ones, as long as slots are free."""
         loads = Counter(pending.worker.index for pending in self._pending.values())
         while self._queue and self.owners.free:
-            worker = least_loaded(self._workers, lambda worker: loads[worker.index], self.pool_config.tasks_per_worker)
+            worker = shortest_queue(
+                self._workers, lambda worker: loads[worker.index], self.pool_config.tasks_per_worker
+            )
             if worker is None:
                 return
             loads[worker.index] += 1

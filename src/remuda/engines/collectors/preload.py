@@ -6,12 +6,15 @@ start to the end of two tasks each 18 s without the warm-up, 1.4 s with it.)
 
 from __future__ import annotations
 
+import atexit
 import gc
 import io
 import json
 import os
+import shutil
 import signal
 import sys
+import time
 from contextlib import redirect_stderr, redirect_stdout, suppress
 
 from remuda.core.game import GameSpec, Group
@@ -19,13 +22,26 @@ from remuda.core.plan import Plan
 from remuda.core.spaces import space_from_json
 from remuda.core.threads import one_thread_each
 from remuda.engines.collectors.warm_up import warm_up_without_objects
-from remuda.transport.processes import WARM_UP_VARIABLE
+from remuda.transport.processes import SOCKETS_VARIABLE, WARM_UP_VARIABLE
+
+
+def _remove_folder_of_dead_parent(server: int, parent: int, folder: str) -> None:
+    """Remove the folder of our socket, if the first process was killed and cannot do it."""
+    if os.getpid() != server or not folder:  # a worker inherits what the server does at its exit
+        return
+    for _ in range(10):  # its pipes are closed a moment before it is gone
+        if os.getppid() != parent:
+            shutil.rmtree(folder, ignore_errors=True)
+            return
+        time.sleep(0.02)
+
 
 if WARM_UP_VARIABLE in os.environ:  # in a fork server; anybody else may import this module without effect
     # A signal to the whole process group must not end the fork server: the workers would die with it, and the first
     # process may need them to save.
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
+    atexit.register(_remove_folder_of_dead_parent, os.getpid(), os.getppid(), os.environ.pop(SOCKETS_VARIABLE, ""))
 
 
 silence = io.StringIO()  # finding a user's game may import a program that prints: the run itself prints that, too

@@ -156,6 +156,7 @@ class LockstepRollout(Rollout):
                 raise WorkerError(f"no actions arrived within {limit_s:.0f} s of the request")
             worker.connection.recv()
         if memory is not None:
-            now = slot_array.memory_now(token.slot, binding.group, worlds)
-            memory[:] = now[:, first:last, : memory.shape[2]]
+            now = slot_array.memory_now(token.slot, binding.group, worlds)[:, first:last, : memory.shape[2]]
+            acted = fragment.alive[turn, :, first:last]
+            memory[acted] = now[acted]
         worker.status.beat(Phase.PLAYING, turn)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,16 +13,20 @@ from remuda.learners.herd import Part
 
 AgentSlice = tuple[int, int, int]
 """Index of a part of the herd, and the range first … last-1 of its agents."""
+StateSlice = tuple[int, int, Mapping[str, NDArray[np.generic]]]
+"""Index of a part, its first agent here, and arrays by name with a row per agent from there on."""
+Costs = Mapping[int, NDArray[np.float64]]
+"""By index of a part: what learning costs for each of its agents, in any unit."""
 
 
-def split(parts: Sequence[Part], learners: int, costs: Mapping[int, float] | None = None) -> list[list[AgentSlice]]:
+def split(parts: Sequence[Part], learners: int, costs: Costs | None = None) -> list[list[AgentSlice]]:
     """The learning agents in balanced slices, one list per learner; a slice does not cross two parts.
 
-    `costs` is what an agent of each part costs; without it all cost the same. Neighbours stay together, so that the
+    Without `costs` all agents cost the same. Neighbours stay together, so that the
     slices in their order are the herd.
     """
     agents = [(index, agent) for index, part in enumerate(parts) if part.learns for agent in range(part.agents)]
-    each = [1.0 if costs is None else costs[part] for part, _ in agents]
+    each = [1.0 if costs is None else float(costs[part][agent]) for part, agent in agents]
     result = []
     for first, last in split_evenly(len(agents), learners) if len(set(each)) <= 1 else _balanced(each, learners):
         slices: list[AgentSlice] = []
@@ -68,7 +72,25 @@ def _ranges_up_to(costs: Sequence[float], limit: float) -> int:
 def state_of(slices: Sequence[AgentSlice], state: Mapping[str, NDArray[np.generic]]) -> dict[str, NDArray[np.generic]]:
     """The rows of one learner's slices, each under the index of its slice."""
     return {
-        f"{index}/{name}": np.ascontiguousarray(array[first:last])
-        for index, (part, first, last) in enumerate(slices)
-        for name, array in with_prefix(state, f"{part}/").items()
+        f"{index}/{name}": np.ascontiguousarray(array)
+        for index, (_, _, arrays) in enumerate(state_slices(slices, state))
+        for name, array in arrays.items()
     }
+
+
+def state_slices(slices: Sequence[AgentSlice], state: Mapping[str, NDArray[np.generic]]) -> list[StateSlice]:
+    """The rows of one learner's slices, from the state of the whole herd."""
+    return [
+        (part, first, {name: array[first:last] for name, array in with_prefix(state, f"{part}/").items()})
+        for part, first, last in slices
+    ]
+
+
+def pick_rows(own: AgentSlice, pieces: Iterable[StateSlice]) -> dict[str, NDArray[np.generic]]:
+    """The rows of one slice, from pieces in the order of the herd that together have all of them."""
+    part, first, last = own
+    found: dict[str, list[NDArray[np.generic]]] = {}
+    for other, start, arrays in pieces:
+        for name, array in arrays.items() if other == part else ():
+            found.setdefault(name, []).append(array[max(0, first - start) : max(0, last - start)])
+    return {name: np.concatenate(arrays) for name, arrays in found.items()}

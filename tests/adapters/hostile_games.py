@@ -1,0 +1,159 @@
+"""Environments that break what they promise, each in its own way."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from pettingzoo import ParallelEnv
+
+
+class Plain(gymnasium.Env[Any, int]):
+    """Three turns of nothing; the others differ from it in one thing."""
+
+    observation_space = spaces.Box(0, 1, (3,), np.float32)
+    action_space: spaces.Space[Any] = spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        """Begin."""
+        super().reset(seed=seed)
+        self.turn = 0
+        return self.observe(), {}
+
+    def observe(self) -> Any:
+        """Nothing to see."""
+        return np.zeros(3, np.float32)
+
+    def step(self, action: int) -> Any:
+        """One turn."""
+        self.turn += 1
+        return self.observe(), 1.0, self.turn >= 3, False, {}
+
+
+class ResetsToNothing(Plain):
+    """`reset` returns None."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        """Nothing."""
+        return None
+
+
+class KnowsNoSpace(Plain):
+    """Asking for its space raises."""
+
+    @property
+    def observation_space(self) -> Any:  # type: ignore[override]
+        """No space."""
+        raise RuntimeError("spaces are not known yet")
+
+
+class UnreadableError(Plain):
+    """Raises an error whose message cannot be read."""
+
+    def step(self, action: int) -> Any:
+        """Raise."""
+
+        class Unreadable(Exception):
+            def __str__(self) -> str:
+                raise RuntimeError("no text")
+
+        raise Unreadable
+
+
+class EndlessError(Plain):
+    """Raises an error with a message of ten million characters."""
+
+    def step(self, action: int) -> Any:
+        """Raise."""
+        raise ValueError("x" * 10_000_000)
+
+
+class WrongShape(Plain):
+    """Observes more than its space has."""
+
+    def observe(self) -> Any:
+        """Too much."""
+        return np.zeros((3, 3), np.float32)
+
+
+class StartsPrograms(Plain):
+    """Starts a program in every episode and terminates it, as wrappers of simulators do."""
+
+    def step(self, action: int) -> Any:
+        """Start, terminate, and wait for the end."""
+        program = subprocess.Popen(["sleep", "600"])
+        program.terminate()
+        try:
+            ended = program.wait(30)
+        finally:
+            program.kill()
+            program.wait()
+        assert ended == -15
+        return super().step(action)
+
+
+class Two(ParallelEnv[Any, Any, int]):
+    """Two agents, three turns."""
+
+    metadata: dict[str, Any] = {"name": "two"}  # noqa: RUF012
+    possible_agents: list[Any] = ["a", "b"]  # noqa: RUF012
+
+    def __init__(self) -> None:
+        self.agents: list[Any] = []
+
+    def observation_space(self, agent: Any) -> Any:
+        """Two numbers."""
+        return spaces.Box(0, 1, (2,), np.float32)
+
+    def action_space(self, agent: Any) -> Any:
+        """Two choices."""
+        return spaces.Discrete(2)
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        """Begin."""
+        self.agents, self.turn = [*self.possible_agents], 0
+        return {agent: np.zeros(2, np.float32) for agent in self.agents}, {agent: {} for agent in self.agents}
+
+    def step(self, actions: Any) -> Any:
+        """One turn."""
+        self.turn += 1
+        over = self.turn >= 3
+        agents = self.agents
+        self.agents = [] if over else agents
+        every = (dict.fromkeys(agents, value) for value in (1.0, over, False))
+        return {agent: np.zeros(2, np.float32) for agent in agents}, *every, {agent: {} for agent in agents}
+
+
+class Stranger(Two):
+    """Somebody comes whom nobody announced."""
+
+    def step(self, actions: Any) -> Any:
+        """One turn."""
+        found = super().step(actions)
+        self.agents = [*self.agents, "zorro"]
+        return found
+
+
+class Unseen(Two):
+    """An agent is there and is shown nothing."""
+
+    def step(self, actions: Any) -> Any:
+        """One turn."""
+        obs, *rest = super().step(actions)
+        obs.pop("b")
+        return obs, *rest
+
+
+class Twins(Two):
+    """Two agents of one name."""
+
+    possible_agents: list[Any] = ["a", "a"]  # noqa: RUF012
+
+
+class Numbered(Two):
+    """Agents whose names are no texts."""
+
+    possible_agents: list[Any] = [0, (1, 2)]  # noqa: RUF012

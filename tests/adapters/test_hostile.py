@@ -1,0 +1,62 @@
+"""Foreign environments that break what they promise: one sentence that says who, where and when."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import remuda
+from remuda.core.errors import MAX_MESSAGE, ConfigError, GameError
+
+GAMES = "hostile_games"
+PLAN: dict[str, Any] = {
+    "engine": "vectorized", "learner": "random", "worlds": 2, "total_episodes": 4, "n_workers": 1, "pictures": False,
+    "evaluate_episodes": 2, "quiet": True,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("ResetsToNothing", r"ResetsToNothing raised TypeError while it was made \(.*gymnasium.py, line \d+\): cannot"),
+        ("KnowsNoSpace", r"raised RuntimeError while it was made \(.*hostile_games.py, line \d+\): spaces are not kn"),
+        ("UnreadableError", r"raised Unreadable in turn 0 of .* \(its message cannot be read: RuntimeError\)"),
+        ("EndlessError", r"raised ValueError in turn 0 .*x… \(10,000,000 characters\)"),
+        ("WrongShape", r"WrongShape: agent 0: an observation has shape \(3, 3\).*; in turn 0 of .*world 0, seed 0"),
+        ("Stranger", r"Stranger: 'zorro' is among `agents`, but not among `possible_agents`; in turn 0"),
+        ("Unseen", r"Unseen: step\(\) returned no observation of 'b', which is among `agents`; in turn 0"),
+    ],
+)
+@pytest.mark.parametrize("engine", ["vectorized", "executor"])
+def test_what_it_does_wrong_is_one_sentence(tmp_path: Path, name: str, said: str, engine: str) -> None:
+    settings = {**PLAN, "engine": engine, "max_failures": 0}
+    with pytest.raises(GameError, match=said) as raised:
+        remuda.train(f"{GAMES}:{name}", out=tmp_path / "run", **settings)
+    assert len(str(raised.value)) < 2 * MAX_MESSAGE
+    assert all(path.stat().st_size < 1 << 20 for path in (tmp_path / "run").rglob("*") if path.is_file())
+
+
+def test_agents_that_cannot_be_told_apart_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="lists an agent twice in possible_agents"):
+        remuda.train(f"{GAMES}:Twins", out=tmp_path / "run", **PLAN)
+
+
+def test_names_of_agents_may_be_anything_hashable(tmp_path: Path) -> None:
+    assert remuda.train(f"{GAMES}:Numbered", out=tmp_path / "run", **PLAN).result["episodes"] == 4
+
+
+def test_programs_that_a_game_starts_in_a_worker_can_be_terminated(tmp_path: Path) -> None:
+    """Workers do not answer stop signals; what they start inherits ignored signals, but no handlers."""
+    settings = {**PLAN, "engine": "executor", "max_failures": 0}
+    assert remuda.train(f"{GAMES}:StartsPrograms", out=tmp_path / "run", **settings).result["episodes"] == 4
+
+
+def test_rounds_too_short_to_learn_from_are_said(tmp_path: Path) -> None:
+    """Otherwise such a run comes to its end without a word, and nothing was learned."""
+    settings = {**PLAN, "learner": "ppo", "layers": [4], "minibatches": 50}
+    run = remuda.train(f"{GAMES}:Plain", out=tmp_path / "run", **settings)
+    assert run.result["updates_per_agent"] == [0]
+    assert run.result["failures"]["updates_skipped"] > 0
+    assert "fewer turns of theirs than minibatches=50" in (tmp_path / "run" / "console.log").read_text()
