@@ -1,35 +1,50 @@
-"""The board's cost: the rate of a training with and without a page open, in turns in the same run; and 500 runs listed.
+"""The board's cost: the rate of a training with and without a page open, in turns in the same run; and large folders.
 
 python -m benchmarks board
+
+The page is opened in Chromium on the same machine (`make browser`), its curves in sight; or, to see what the server
+alone takes, the same requests are made without a browser. Then a row is written and looked for in the curve, a folder
+of 500 runs is opened, and a run of a million rows.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 from urllib.request import urlopen
 
 import numpy as np
+import psutil
+from numpy.typing import NDArray
 
-from remuda.core.machine import machine
+from remuda.core.machine import CpuClock, machine, tree_cpu_s
 from remuda.runs.describe import last_rows
 
-PHASE_S, PAIRS, RUNS = 20.0, 8, 500
+PHASE_S, PAIRS, RUNS, ROWS, WRITES = 10.0, 9, 500, 250_000, 12
 METRICS = ("return", "gems", "food", "bones", "bumps", "loss", "grad_norm", "epsilon")
 
 
 def main() -> None:
     """Measure and print."""
+    from playwright.sync_api import sync_playwright
+
     print(machine())
-    with tempfile.TemporaryDirectory() as name:
+    began = CpuClock.now()
+    with tempfile.TemporaryDirectory() as name, sync_playwright() as playwright:
         root = Path(name)
+        chromium = shutil.which("chromium") or shutil.which("google-chrome")
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
         training = _start("train", "treasurehunt", "total_episodes=10000000", "--out", str(root / "run"))
         board = subprocess.Popen(
             [sys.executable, "-m", "remuda", "board", str(root), "--no-open", "--port", "0"],
@@ -39,12 +54,21 @@ def main() -> None:
             assert board.stdout is not None
             address = board.stdout.readline().split(" at ")[1].split(" ")[0]
             _wait_for_rows(root / "run")
-            _compare(root / "run", address)
-            _open_many(root, address)
+            _count_cores(board.pid, browser, f"{address}#run=run&tab=curves")
+            _compare(root / "run", "open in Chromium", lambda: _opened(browser, f"{address}#run=run&tab=curves"), PAIRS)
+            _compare(root / "run", "asked for by a program", lambda: _asking(address), PAIRS // 2)
         finally:
-            for process in (training, board):
-                process.terminate()
-                process.wait()
+            training.terminate()
+            training.wait()
+        try:
+            _follow(root, address, browser)
+            _open_many(root, address, browser)
+            _open_long(root, address, browser)
+        finally:
+            board.terminate()
+            board.wait()
+            browser.close()
+    print(CpuClock.now().disturbance_since(began) or "nothing else ran meanwhile")
 
 
 def _start(*words: str) -> subprocess.Popen[bytes]:
@@ -53,40 +77,80 @@ def _start(*words: str) -> subprocess.Popen[bytes]:
     )
 
 
+def _count_cores(board: int, browser: Any, address: str) -> None:
+    """Processor time of an open page, which other programs disturb less than they disturb a rate."""
+    with _opened(browser, address):
+        time.sleep(PHASE_S / 2)
+        before, began = _processor_seconds(board), time.perf_counter()
+        time.sleep(2 * PHASE_S)
+        used = _processor_seconds(board) - before
+        cores = used / (time.perf_counter() - began)
+    total = os.cpu_count() or 1
+    print(
+        f"an open page takes {cores[0]:.3f} cores in Chromium and {cores[1]:.3f} in the server, "
+        f"{cores.sum() / total:.1%} of {total} cores"
+    )
+
+
+def _processor_seconds(board: int) -> NDArray[np.float64]:
+    """Of Chromium, and of the board's server."""
+    chromium = [own for own in psutil.Process().children(recursive=True) if own.name().startswith("chrom")]
+    return np.array([sum(tree_cpu_s(own.pid) for own in chromium if own.parent() not in chromium), tree_cpu_s(board)])
+
+
 def _wait_for_rows(run: Path) -> None:
-    while not last_rows(run / "metrics.csv"):
+    while not (run / "metrics.csv").exists() or not last_rows(run / "metrics.csv"):
         time.sleep(0.5)
     time.sleep(PHASE_S)
 
 
-def _compare(run: Path, address: str) -> None:
+def _compare(run: Path, how: str, look: Any, pairs: int) -> None:
     """With and without the page, in turns; each pair gives a ratio of rates."""
     ratios = []
-    for pair in range(PAIRS):
-        rates = {}
+    for pair in range(pairs):
+        rates: dict[bool, float] = {}
         for is_open in (pair % 2 == 0, pair % 2 == 1):
-            rates[is_open] = _rate(run, address if is_open else None)
+            if is_open:
+                with look():
+                    rates[is_open] = _rate(run)
+            else:
+                rates[is_open] = _rate(run)
         ratios.append(rates[True] / rates[False])
     low, high = np.percentile(ratios, [25, 75])
-    print(f"rate with the page open ÷ without: median {np.median(ratios):.3f} ({low:.3f} to {high:.3f}), {PAIRS} pairs")
+    print(
+        f"rate with the page {how} ÷ without: median {np.median(ratios):.3f} ({low:.3f} to {high:.3f}, its middle "
+        f"half), mean {np.mean(ratios):.3f} ± {np.std(ratios, ddof=1) / len(ratios) ** 0.5:.3f}, {pairs} pairs"
+    )
 
 
-def _rate(run: Path, address: str | None) -> float:
+def _rate(run: Path) -> float:
     """Episodes per second over a phase, by the clock of the run."""
-    done = threading.Event()
-    page = threading.Thread(target=_look, args=(address, done)) if address else None
-    if page:
-        page.start()
     first = last_rows(run / "metrics.csv")[-1]
     time.sleep(PHASE_S)
     last = last_rows(run / "metrics.csv")[-1]
-    done.set()
-    if page:
-        page.join()
     return (int(last["episodes"]) - int(first["episodes"])) / (float(last["wall_s"]) - float(first["wall_s"]))
 
 
-def _look(address: str, done: threading.Event) -> None:
+@contextmanager
+def _opened(browser: Any, address: str) -> Iterator[None]:
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    page.goto(address)
+    page.wait_for_selector(".chart path")
+    yield
+    page.close()
+
+
+@contextmanager
+def _asking(address: str) -> Iterator[None]:
+    done = threading.Event()
+    thread = threading.Thread(target=_ask, args=(address, done))
+    thread.start()
+    yield
+    done.set()
+    thread.join()
+
+
+def _ask(address: str, done: threading.Event) -> None:
     """Ask for what a page with the curves asks for, every second."""
     while not done.wait(1.0):
         for path in ("api/runs", "api/run?id=run", "api/system?id=run", *map(_curve, METRICS)):
@@ -97,16 +161,77 @@ def _curve(metric: str) -> str:
     return f"api/curve?id=run&table=metrics.csv&metric={quote(metric)}"
 
 
-def _open_many(root: Path, address: str) -> None:
-    """The first listing of many runs, and one after that."""
+def _follow(root: Path, address: str, browser: Any) -> None:
+    """From the moment a row is in the file to its place in the drawn curve."""
+    run = root / "followed"
+    run.mkdir()
+    shutil.copy(root / "run" / "config.yaml", run / "config.yaml")
+    table = run / "metrics.csv"
+    table.write_text("round,episodes,agent_steps,wall_s,group,agent,player,return\n1,1,1,1,all,0,iqn,0\n")
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    page.goto(f"{address}#run=followed&tab=curves")
+    line = "[data-series='mean of the herd']"
+    page.wait_for_selector(line, state="attached")
+    times = []
+    for row in range(2, WRITES + 2):
+        time.sleep(0.37 * (row % 5))  # at any moment between two requests of the page
+        before = page.locator(line).first.get_attribute("d")
+        with table.open("a") as file:
+            file.write(f"{row},{row},{row},{row},all,0,iqn,{row}\n")
+        began = time.perf_counter()
+        page.wait_for_function(
+            "([line, before]) => document.querySelector(line).getAttribute('d') !== before", arg=[line, before]
+        )
+        times.append(time.perf_counter() - began)
+    page.close()
+    print(f"a row is drawn {np.median(times):.2f} s after it was written (longest of {WRITES}: {max(times):.2f} s)")
+
+
+def _open_many(root: Path, address: str, browser: Any) -> None:
+    """A folder of many runs, from the address to the list on the screen."""
     for number in range(RUNS):
         copy = root / "many" / f"run-{number:03d}"
         copy.mkdir(parents=True)
         for file in ("config.yaml", "metrics.csv", "system.csv"):
             shutil.copy(root / "run" / file, copy / file)
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
     times = []
-    for _ in range(2):
+    for _ in range(3):
         began = time.perf_counter()
-        found = json.load(urlopen(address + "api/runs"))
+        page.goto(address)
+        page.wait_for_function("runs => document.querySelectorAll('.run').length > runs", arg=RUNS)
         times.append(time.perf_counter() - began)
-    print(f"{len(found['runs'])} runs: first listing {times[0]:.2f} s, the next {times[1]:.2f} s")
+        page.goto("about:blank")
+    page.close()
+    print(f"{RUNS + 1} runs listed in Chromium: {times[0]:.2f} s at first, then {times[1]:.2f} s and {times[2]:.2f} s")
+
+
+def _open_long(root: Path, address: str, browser: Any) -> None:
+    """A run of a million rows: bytes of a curve, and how long the browser needs from one zoom to the next picture."""
+    long = root / "long"
+    long.mkdir()
+    shutil.copy(root / "run" / "config.yaml", long / "config.yaml")
+    values = np.random.default_rng(0).normal(np.linspace(0, 10, ROWS), 1)
+    lines = [f"{r},{r},{r},{r}.5,all,{a},iqn,{value:.6g}" for r, value in enumerate(values) for a in range(4)]
+    head = "round,episodes,agent_steps,wall_s,group,agent,player,return\n"
+    (long / "metrics.csv").write_text(head + "\n".join(lines) + "\n")
+    began = time.perf_counter()
+    sent = len(urlopen(f"{address}api/curve?id=long&table=metrics.csv&metric=return&points=1200").read())
+    first = time.perf_counter() - began
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    page.goto(f"{address}#run=long&tab=curves")
+    page.wait_for_selector(".chart path")
+    page.locator(".chart svg").first.focus()
+    zooms = []
+    for _ in range(8):
+        began = time.perf_counter()
+        with page.expect_response(lambda answer: "first=" in answer.url):
+            page.keyboard.press("+")
+        page.evaluate("new Promise(requestAnimationFrame)")
+        zooms.append(time.perf_counter() - began)
+    page.close()
+    rows = json.load(urlopen(f"{address}api/curve?id=long&table=metrics.csv&metric=return"))["rows"]
+    print(
+        f"{4 * rows:,} rows: read at first in {first:.2f} s; a curve is {sent / 1e3:.0f} kB; "
+        f"a zoom is drawn in {np.median(zooms):.2f} s (longest {max(zooms):.2f} s)"
+    )

@@ -20,9 +20,9 @@ import pytest
 import remuda
 from remuda.board.catalogue import Catalogue
 from remuda.board.server import Board, BoardServer
-from remuda.board.tables import ColumnCache, CurveRequest, curve
-from remuda.board.views import lanes_of
+from remuda.board.tables import ColumnCache, CurveRequest, curve, six_digits
 from remuda.core.errors import ConfigError
+from remuda.core.lanes import BIN_S
 
 HOSTILE = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>'
 
@@ -76,6 +76,25 @@ def test_a_run_is_listed_with_what_it_did(board: Client) -> None:
     assert (run["episodes"], run["total"], run["agents"]) == (12, 12, 2)
 
 
+def test_a_run_of_another_machine_is_under_way_while_its_files_change(board: Client, folder: Path) -> None:
+    """On a shared folder the lock of another machine is not seen; what stands in it is."""
+    run = folder / "run"
+
+    def status() -> str:
+        (found,) = board.json("/api/runs")["runs"]
+        return str(found["status"])
+
+    (run / ".lock").write_text("node-7")
+    assert status() == "running"
+    for path in (run, *run.iterdir()):
+        os.utime(path, (0, 0))
+    assert status() == "interrupted"
+    (run / ".lock").write_text(socket.gethostname())  # of this machine, where nobody holds it
+    assert status() == "interrupted"
+    (run / ".lock").write_text("")
+    assert status() == "finished"
+
+
 def test_curves_are_those_of_the_table(board: Client, folder: Path) -> None:
     own = remuda.Run(folder / "run")
     found = board.json("/api/curve", id="run", table="metrics.csv", metric="return", x="episodes")
@@ -87,6 +106,25 @@ def test_curves_are_those_of_the_table(board: Client, folder: Path) -> None:
     assert part["x"] == [6.0, 9.0]
 
 
+def test_several_curves_come_in_one_answer(board: Client) -> None:
+    wanted = [["metrics.csv", "return"], ["evaluations.csv", "return"], ["metrics.csv", "gems"]]
+    found = board.json("/api/curves", id="run", x="episodes", points=50, curves=json.dumps(wanted))
+    alone = [board.json("/api/curve", id="run", x="episodes", points=50, table=t, metric=m) for t, m in wanted]
+    assert found == alone
+    for hostile in (
+        "",
+        "[",
+        "1",
+        "[1]",
+        '["ab"]',
+        '[["../secret.csv", "return"]]',
+        "[" * 100_000,
+        '{"a": 1}',
+        "[[[], 1]]",
+    ):
+        assert board.ask(f"/api/curves?{urlencode({'id': 'run', 'curves': hostile})}")[0] in (404, 414)
+
+
 def test_a_run_has_its_plan_films_and_commands(board: Client, folder: Path) -> None:
     run = board.json("/api/run", id="run")
     assert run["config"]["options"]["agents"] == 2
@@ -94,6 +132,13 @@ def test_a_run_has_its_plan_films_and_commands(board: Client, folder: Path) -> N
     assert f"remuda resume {folder / 'run'}" in run["commands"]["resume"]
     film = board.json("/api/film", id="run", episodes=run["films"][-1])
     assert len(film["turns"]) == 13
+
+
+def test_numbers_are_sent_with_six_digits() -> None:
+    values = np.array([0.0, -1 / 3, 123456.789, 1234567.89, 1e-9 / 7, 9.9999999, np.nan, np.inf, 1e300])
+    expected = [0.0, -0.333333, 123457.0, 1234570.0, 1.42857e-10, 10.0, None, None, 1e300]
+    assert six_digits(values) == [None if own is None else pytest.approx(own, rel=1e-9) for own in expected]
+    assert len(json.dumps(six_digits(values[:6]))) < 70
 
 
 def test_rows_that_are_added_are_sent(folder: Path) -> None:
@@ -109,6 +154,7 @@ def test_rows_that_are_added_are_sent(folder: Path) -> None:
     assert curve(cache, asked)["rows"] == 1
 
 
+@pytest.mark.promise
 def test_a_million_rows_are_sent_as_few_numbers(board: Client, folder: Path) -> None:
     rows = np.arange(250_000)
     values = np.sin(rows / 5000)
@@ -138,14 +184,60 @@ def test_five_hundred_runs_are_listed_and_looked_at_once(folder: Path, monkeypat
     assert len(catalogue.listing()["runs"]) == 501
 
 
-def test_lanes_join_neighbours_and_leave_out_nested_spans() -> None:
-    events: list[dict[str, Any]] = [{"name": "process_name", "ph": "M", "pid": 1, "args": {"name": "actor 0"}}]
-    for i in range(1000):
-        events.append({"name": "collect", "ph": "X", "pid": 1, "tid": 1, "ts": i * 1e4, "dur": 9.99e3})
-        events.append({"name": "infer", "ph": "X", "pid": 1, "tid": 1, "ts": i * 1e4, "dur": 5e3})
-    (lane,) = lanes_of(events)
-    assert lane["process"] == "actor 0"
-    assert lane["spans"] == [[pytest.approx(-10, abs=0.01), 0.0, "collect"]]
+def test_lanes_show_what_each_thread_did(board: Client, folder: Path) -> None:
+    own = board.json("/api/system", id="run")["lanes"]["lanes"]
+    assert {"collect", "learn"} <= {kind for lane in own for kind in lane["kinds"]}
+    lanes = folder / "run" / "lanes"
+    for old in lanes.iterdir():
+        old.unlink()
+    lines = [{"process": HOSTILE}, ["main", 7, {"wait": BIN_S / 2}], ["main", 9, {"collect": 9e9}]]
+    (lanes / "1.jsonl").write_text(
+        "\n".join(map(json.dumps, lines)) + '\nnonsense\n[1]\n["main", 8, {"wait": "NaN"}]\n['
+    )
+    (lane,) = board.json("/api/system", id="run")["lanes"]["lanes"]
+    assert lane["process"] == HOSTILE
+    assert lane["kinds"]["wait"][-3:] == [50, 0, 0]
+    assert lane["kinds"]["collect"][-3:] == [0, 0, 100]
+
+
+def test_a_study_is_shown_with_its_plan_and_its_failures(board: Client, folder: Path) -> None:
+    study = folder / "a study"
+    shutil.copytree(folder / "run", study / "runs" / "lr=0.1" / "seed-0")
+    (study / "study.yaml").write_text("seeds: 3\nvariants: {a: {}, b: {}}\ngrid: {lr: [0.1, 0.2]}\nmetric: gems\n")
+    (study / "study.json").write_text(json.dumps({"failed": {HOSTILE: "it broke"}}))
+    found = board.json("/api/runs")
+    assert found["studies"] == [{"id": "a study", "kind": "study"}]
+    assert "a study/runs/lr=0.1/seed-0" in [run["id"] for run in found["runs"]]
+    shown = board.json("/api/study", id="a study")
+    assert (shown["planned"], shown["metric"], shown["failed"]) == (12, "gems", {HOSTILE: "it broke"})
+    assert board.ask("/api/study?id=run")[0] == 404
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{[", b'{"options": 1, "trials": 2, "outcomes": {}}', b"a: &a [*a]"])
+@pytest.mark.parametrize("file", ["study.yaml", "study.json", "sweep.json", "search.json", "tournament.json"])
+def test_damaged_studies_do_not_stop_the_board(board: Client, folder: Path, file: str, content: bytes) -> None:
+    (folder / "odd").mkdir()
+    (folder / "odd" / file).write_bytes(content)
+    assert [study["id"] for study in board.json("/api/runs")["studies"]] == ["odd"]
+    assert board.json("/api/study", id="odd")["rows"] == []
+
+
+def test_a_sweep_is_shown_with_its_trials(board: Client, folder: Path) -> None:
+    (folder / "sweep").mkdir()
+    trial = {
+        "number": 0,
+        "values": {"lr": 0.01234567},
+        "status": "pruned",
+        "score": -1.5,
+        "episodes": 40,
+        "why": "rung",
+    }
+    state = {"options": {"trials": 9, "metric": "gems"}, "trials": [trial]}
+    (folder / "sweep" / "sweep.json").write_text(json.dumps(state))
+    shown = board.json("/api/study", id="sweep")
+    assert shown["head"] == ["trial", "status", "score", "episodes", "lr", "why"]
+    assert shown["rows"] == [["0", "pruned", "-1.5", "40", "0.01235", "rung"]]
+    assert shown["planned"] == 9
 
 
 def test_only_loopback_listens(board: Client) -> None:
@@ -168,6 +260,7 @@ def test_the_rest_of_the_world_needs_a_token(folder: Path) -> None:
     client = Client(server)
     assert client.ask("/api/runs")[0] == 403
     assert client.ask("/api/runs?token=wrong")[0] == 403
+    assert client.ask("/api/runs?token=%C3%A9%F0%9F%90%8E")[0] == 403  # not ASCII
     status, headers, _ = client.ask("/api/runs?token=right")
     assert status == 200
     cookie = headers["Set-Cookie"]
@@ -198,7 +291,7 @@ def test_other_sites_are_refused(board: Client, headers: dict[str, str]) -> None
     "name", ["../secret.txt", "run/../../secret.txt", "/etc/passwd", "..", "run/..", "\0", "a\\..", ""]
 )
 def test_names_that_lead_out_are_not_found(board: Client, name: str) -> None:
-    for path in ("/api/run", "/api/system", "/api/curve", "/api/film", "/page"):
+    for path in ("/api/run", "/api/system", "/api/curve", "/api/film", "/api/study", "/page"):
         query = {"id": name, "table": "metrics.csv", "metric": "return", "episodes": "0", "file": "secret.txt"}
         assert board.ask(f"{path}?{urlencode(query)}")[0] == 404
     for query in (
@@ -280,6 +373,7 @@ def test_control_needs_the_token_of_this_board(folder: Path) -> None:
     server.server_close()
 
 
+@pytest.mark.promise
 @pytest.mark.parametrize(
     "file", ["config.yaml", "metrics.csv", "evaluations.csv", "system.csv", "result.json", "console.log"]
 )

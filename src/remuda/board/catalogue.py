@@ -9,7 +9,10 @@ import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from socket import gethostname
 from typing import Any
+
+import yaml
 
 from remuda.board import files
 from remuda.board.locks import lock_holders
@@ -17,13 +20,16 @@ from remuda.board.locks import lock_holders
 MAX_DEPTH = 6
 MAX_RUNS = 5000
 TAIL_BYTES = 1 << 15
-FRESH_S = 20.0
-"""A run whose files changed in this time is under way somewhere, even if this machine does not hold its lock."""
+FRESH_S = 600.0
+"""A run of another machine, whose lock this one does not see, is under way if its files changed in this time."""
 WATCHED = ("config.yaml", "metrics.csv", "evaluations.csv", "system.csv", "result.json", "films", "failures",
-           "console.log", "timeline")  # fmt: skip
+           "console.log", "lanes")  # fmt: skip
 """Files and folders of a run whose change makes a page load anew what it shows of them."""
-SKIPPED = {"checkpoints", "best", "films", "failures", "tensorboard", "timeline", "__pycache__"}
-STUDIES = {"search.json": "search", "study.json": "study", "study.yaml": "study"}
+SKIPPED = {"checkpoints", "best", "films", "failures", "tensorboard", "timeline", "lanes", "__pycache__"}
+STUDIES = {
+    "study.yaml": "study", "study.json": "study", "sweep.json": "sweep", "search.json": "search",
+    "tournament.json": "tournament",
+}  # fmt: skip
 _SCALAR = re.compile(r"^([a-z_]+): *(.*)$")
 
 
@@ -62,11 +68,11 @@ class Catalogue:
         """running, finished, stopped (it can go on), or interrupted (it ended without a word)."""
         if holder_of(self.root, name, holders) is not None:
             return "running"
+        if summary["host"]:  # whoever trains a run writes this, and removes it at the end
+            return "running" if summary["host"] != gethostname() and age_s < FRESH_S else "interrupted"
         if summary["finished"]:
             return "finished"
-        if summary["ended"]:
-            return "stopped"
-        return "running" if age_s < FRESH_S else "interrupted"
+        return "stopped" if summary["ended"] else "interrupted"
 
 
 def holder_of(root: Path, name: str, holders: dict[int, int]) -> int | None:
@@ -131,6 +137,7 @@ def summarise(root: Path, name: str) -> dict[str, Any]:
         "steps_per_s": steps / wall if steps and wall else None,
         "finished": result.get("finished") is True,
         "ended": bool(result),
+        "host": files.read(root, name, ".lock", 256).decode("utf-8", "replace"),
         "failures": sum(file.endswith(".json") for file in files.names(root, f"{name}/failures")),
     }
 
@@ -145,21 +152,41 @@ def scalars(text: str) -> dict[str, str]:
     return found
 
 
-def last_rows(root: Path, name: str, file: str, most: int = TAIL_BYTES) -> list[dict[str, str]]:
+def last_rows(root: Path, name: str, file: str, max_bytes: int = TAIL_BYTES) -> list[dict[str, str]]:
     """Rows of the last round in a table, as far as they stand in its tail."""
-    head, tail = files.read_tail(root, name, file, most)
+    head, tail = files.read_tail(root, name, file, max_bytes)
     columns = head.decode("utf-8", "replace").strip().split(",")
-    lines = tail.decode("utf-8", "replace").splitlines()
-    rows = [dict(zip(columns, cells, strict=True)) for line in lines if len(cells := line.split(",")) == len(columns)]
-    return [row for row in rows if row.get("round") == rows[-1].get("round")]
+    rows: list[dict[str, str]] = []
+    for line in reversed(tail.decode("utf-8", "replace").splitlines()):
+        if len(cells := line.split(",")) != len(columns):
+            continue
+        row = dict(zip(columns, cells, strict=True))
+        if rows and row.get("round") != rows[0].get("round"):
+            break
+        rows.append(row)
+    return rows[::-1]
 
 
-def read_json(root: Path, name: str, file: str, most: int = 1 << 22) -> dict[str, Any]:
+def read_json(root: Path, name: str, file: str, max_bytes: int = 1 << 22) -> dict[str, Any]:
     """The mapping in a JSON file; empty where there is none."""
     try:
-        content = json.loads(files.read(root, name, file, most) or b"{}")
+        content = json.loads(files.read(root, name, file, max_bytes) or b"{}")
     except (ValueError, RecursionError):
         return {}
+    return content if isinstance(content, dict) else {}
+
+
+def read_yaml(root: Path, name: str, file: str) -> dict[str, Any]:
+    """The mapping in a YAML file that remuda wrote; the text under the file's name if it is something else."""
+    text = files.read(root, name, file, 1 << 20)
+    as_text = {file: text.decode("utf-8", "replace")[:20_000]}
+    if b"&" in text or b"*" in text:  # remuda writes no aliases, and a few of them can fill the memory
+        return as_text
+    try:
+        content = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text).get_single_data()
+        json.dumps(content)
+    except Exception:  # the reader raises many types on hostile input
+        return as_text
     return content if isinstance(content, dict) else {}
 
 

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 from remuda.board.catalogue import holder_of
@@ -18,7 +19,7 @@ def stop(root: Path, name: str) -> str:
     holder = holder_of(root, name, lock_holders())
     if holder is None or holder <= 0:
         raise RunError(f"{name} is not being trained on this machine")
-    os.kill(holder, signal.SIGINT)
+    os.kill(holder, signal.SIGTERM)  # and not SIGINT, which a job in a shell's background ignores
     return f"{name} was asked to save and stop"
 
 
@@ -28,5 +29,6 @@ def extend(root: Path, name: str, total_episodes: int) -> str:
         raise RunError(f"{name} is being trained: stop it first")
     command = [sys.executable, "-m", "remuda", "resume", str(root / name), "--total-episodes", str(total_episodes)]
     nowhere = subprocess.DEVNULL  # the run writes its own console.log
-    subprocess.Popen(command, stdin=nowhere, stdout=nowhere, stderr=nowhere, start_new_session=True)
+    process = subprocess.Popen(command, stdin=nowhere, stdout=nowhere, stderr=nowhere, start_new_session=True)
+    threading.Thread(target=process.wait, daemon=True).start()  # so that no zombie is left when it ends
     return f"{name} goes on to {total_episodes:,} episodes"

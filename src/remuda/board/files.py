@@ -51,21 +51,21 @@ def opened(root: Path, folder: str, file: str) -> Iterator[BinaryIO]:
         yield stream
 
 
-def read(root: Path, folder: str, file: str, most: int) -> bytes:
+def read(root: Path, folder: str, file: str, max_bytes: int) -> bytes:
     """The first `most` bytes of a file; nothing where there is none."""
     with suppress(OSError), opened(root, folder, file) as stream:
-        return stream.read(most)
+        return stream.read(max_bytes)
     return b""
 
 
-def read_tail(root: Path, folder: str, file: str, most: int) -> tuple[bytes, bytes]:
+def read_tail(root: Path, folder: str, file: str, max_bytes: int) -> tuple[bytes, bytes]:
     """The first line of a file, and its last whole lines, about `most` bytes."""
     with suppress(OSError), opened(root, folder, file) as stream:
         head = stream.readline(1 << 16)
         size = os.fstat(stream.fileno()).st_size
-        start = max(len(head), size - most)
+        start = max(len(head), size - max_bytes)
         stream.seek(start)
-        tail = stream.read(most)
+        tail = stream.read(max_bytes)
         if start > len(head):
             tail = tail[tail.find(b"\n") + 1 :]
         return head, tail[: tail.rfind(b"\n") + 1]

@@ -25,6 +25,7 @@ import numpy as np
 
 from remuda.board import control, files
 from remuda.board.catalogue import Catalogue
+from remuda.board.studies import study_view
 from remuda.board.tables import ColumnCache, CurveRequest, curve
 from remuda.board.tokens import new_token
 from remuda.board.views import Views
@@ -32,13 +33,11 @@ from remuda.core.errors import ConfigError, RemudaError
 from remuda.core.json_text import to_json
 from remuda.studies.html import LOOK
 
+SCRIPTS = ("app", "charts", "dom", "film", "lanes", "study")
 STATIC = {
     "/": ("index.html", "text/html; charset=utf-8"),
     "/board.css": ("board.css", "text/css; charset=utf-8"),
-    "/app.js": ("app.js", "text/javascript; charset=utf-8"),
-    "/charts.js": ("charts.js", "text/javascript; charset=utf-8"),
-    "/film.js": ("film.js", "text/javascript; charset=utf-8"),
-    "/dom.js": ("dom.js", "text/javascript; charset=utf-8"),
+    **{f"/{name}.js": (f"{name}.js", "text/javascript; charset=utf-8") for name in SCRIPTS},
 }
 TABLES = ("metrics.csv", "evaluations.csv", "system.csv")
 POLICY = (
@@ -48,6 +47,8 @@ POLICY = (
 PAGE_POLICY = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 """For pages of studies, which are files like any other: shown, never executed."""
 MAX_BODY = 1 << 12
+MAX_CURVES = 200
+"""Curves in one answer."""
 COOKIE = "remuda-board"
 
 
@@ -65,11 +66,13 @@ class Board:
         self.cache = ColumnCache(self.root)
         self.views = Views(self.root, self.cache)
         self._ids: set[str] = set()
+        self._studies: dict[str, str] = {}  # kind by id
 
     def listing(self) -> dict[str, Any]:
         """Every run and study."""
         found = self.catalogue.listing()
         self._ids = {run["id"] for run in found["runs"]}
+        self._studies = {study["id"]: study["kind"] for study in found["studies"]}
         return {"root": str(self.root), "control": self.allow_control, **found}
 
     def known(self, name: str) -> str:
@@ -79,6 +82,12 @@ class Board:
         if name not in self._ids:
             raise FileNotFoundError(name)
         return name
+
+    def study(self, name: str) -> dict[str, Any]:
+        """What the page shows of a study that there is."""
+        if name not in self._studies:
+            self.listing()
+        return study_view(self.root, name, self._studies[name])
 
 
 class BoardServer(ThreadingHTTPServer):
@@ -142,7 +151,7 @@ class BoardHandler(BaseHTTPRequestHandler):
             return
         try:
             self._get(url.path, query)
-        except (OSError, KeyError, ValueError):
+        except (OSError, KeyError, ValueError, TypeError, RecursionError):
             self._send_json({"error": "there is no such thing"}, HTTPStatus.NOT_FOUND)
 
     def _get(self, path: str, query: dict[str, str]) -> None:
@@ -158,10 +167,16 @@ class BoardHandler(BaseHTTPRequestHandler):
             self._send_json(board.views.run(board.known(query["id"])))
         elif path == "/api/system":
             self._send_json(board.views.system(board.known(query["id"])))
+        elif path == "/api/study":
+            self._send_json(board.study(query["id"]))
         elif path == "/api/film":
             self._send(board.views.film(board.known(query["id"]), query["episodes"]), "application/json")
         elif path == "/api/curve":
-            self._send_json(curve(board.cache, self._curve_request(query)))
+            found: Any = curve(board.cache, self._curve_request(query))  # has no nan, so that it needs no second look
+            self._send(json.dumps(found, allow_nan=False).encode(), "application/json")
+        elif path == "/api/curves":
+            found = [curve(board.cache, self._curve_request({**query, **own})) for own in _asked(query["curves"])]
+            self._send(json.dumps(found, allow_nan=False).encode(), "application/json")
         elif path == "/api/control":
             self._send_json({"token": board.control_token if board.allow_control else None})
         elif path == "/page":
@@ -231,7 +246,8 @@ class BoardHandler(BaseHTTPRequestHandler):
             return self._refuse("other sites may not ask")
         token = self.server.board.token
         if token is not None and not any(
-            hmac.compare_digest(own, token) for own in (query.get("token", ""), self._cookie())
+            hmac.compare_digest(own.encode("utf-8", "replace"), token.encode())
+            for own in (query.get("token", ""), self._cookie())
         ):
             return self._refuse("the token is missing: use the address that the board printed")
         return True
@@ -268,6 +284,12 @@ class BoardHandler(BaseHTTPRequestHandler):
             self.send_header("Set-Cookie", f"{COOKIE}={self.server.board.token}; HttpOnly; SameSite=Strict; Path=/")
         self.end_headers()
         self.wfile.write(body)
+
+
+def _asked(text: str) -> list[dict[str, str]]:
+    """The curves of one request: a request each would take half of the page's processor time."""
+    pairs = json.loads(text)[:MAX_CURVES]
+    return [{"table": str(table), "metric": str(metric)} for table, metric in pairs]
 
 
 def _is_address(name: str) -> bool:

@@ -22,6 +22,7 @@ CHUNK = 1 << 24
 VALUES_SENT = 12_000
 """About how many numbers a curve has at most, over all agents; 12,000 are 90 kB of JSON."""
 MAX_AGENTS = 200
+DIGITS = 6
 
 
 @dataclass
@@ -135,7 +136,7 @@ def curve(cache: ColumnCache, asked: CurveRequest) -> dict[str, Any]:
     result: dict[str, Any] = {
         "rows": rows,
         "agent_count": agents,
-        "x": _sent(_means(at[:, None], edges, len(at))[:, 0]),
+        "x": six_digits(_means(at[:, None], edges, len(at))[:, 0]),
         "mean": [],
         "low": [],
         "high": [],
@@ -146,13 +147,13 @@ def curve(cache: ColumnCache, asked: CurveRequest) -> dict[str, Any]:
         return result
     means = _means(table, edges, len(at))
     with np.errstate(all="ignore"):
-        result["mean"] = _sent(_mean_known(means))
-        result["low"] = _sent(np.fmin.reduceat(np.fmin.reduce(table, axis=1), edges))
-        result["high"] = _sent(np.fmax.reduceat(np.fmax.reduce(table, axis=1), edges))
+        result["mean"] = six_digits(_mean_known(means))
+        result["low"] = six_digits(np.fmin.reduceat(np.fmin.reduce(table, axis=1), edges))
+        result["high"] = six_digits(np.fmax.reduceat(np.fmax.reduce(table, axis=1), edges))
     if agents > 1:
-        result["agents"] = [_sent(means[:, agent]) for agent in range(shown)]
+        result["agents"] = [six_digits(means[:, agent]) for agent in range(shown)]
     if len(errors) == rows * agents and len(edges) == len(at):
-        result["error"] = _sent(1.96 * _mean_known(errors.reshape(rows, agents)[inside]))
+        result["error"] = six_digits(1.96 * _mean_known(errors.reshape(rows, agents)[inside]))
     return result
 
 
@@ -182,6 +183,14 @@ def _mean_known(table: NDArray[np.float64]) -> NDArray[np.float64]:
     return means
 
 
-def _sent(values: NDArray[np.float64]) -> list[float | None]:
+def six_digits(values: NDArray[np.float64]) -> list[float | None]:
     """Six digits, and null for what is not finite: JSON has no nan."""
-    return [float(f"{value:.6g}") if np.isfinite(value) else None for value in values.tolist()]
+    known = np.isfinite(values)
+    size = np.abs(np.where(known & (values != 0), values, 1.0))
+    digits = DIGITS - 1 - np.floor(np.log10(size))
+    # Powers of ten are exact up to 1e22; multiplying by one or dividing by one gives the nearest number.
+    up, down = 10.0 ** np.clip(digits, 0, 22), 10.0 ** np.clip(-digits, 0, 22)
+    rounded = np.round(np.where(known, values, 0.0) / down * up) / up * down
+    if known.all():
+        return list(rounded.tolist())
+    return [value if ok else None for value, ok in zip(rounded.tolist(), known.tolist(), strict=True)]

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shlex
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
 from remuda.board import files
-from remuda.board.catalogue import holder_of, last_rows, number, read_json
+from remuda.board.catalogue import holder_of, last_rows, number, read_json, read_yaml
 from remuda.board.locks import lock_holders
 from remuda.board.tables import ColumnCache
+from remuda.core.lanes import BIN_S, LANES_FOLDER, WINDOW_S
 from remuda.core.machine import process_tree
 from remuda.core.scene import agent_colour
 from remuda.runs.callbacks.tables import KEYS
@@ -25,13 +27,7 @@ from remuda.runs.callbacks.tables import KEYS
 LOG_BYTES = 1 << 18
 MAX_FAILURES = 50
 MAX_NOTES = 200
-MAX_SPANS = 4000
-WINDOW_S = 120.0
-KINDS = {
-    "collect": "collect", "take": "learn", "update": "learn", "wait": "wait",
-    "publish": "move", "snapshot": "move", "save": "move", "film": "film",
-}  # fmt: skip
-"""Spans of a timeline that are drawn, and the kind of each."""
+MAX_LANES = 64
 _ROUTINE = re.compile(r"episodes \d+/\d+|checkpoint at |evaluation: |curve: |film: ")
 _TROUBLE = re.compile(
     r"fail|skip|replaced|restart|given up|does not learn|died|killed|hang|raised|error|lost|could not|warning", re.I
@@ -50,11 +46,13 @@ class Views:
         """Plan, commands, notes, tables and films of a run."""
         path = shlex.quote(str(self.root / name))
         notes, trouble = self._notes(name)
+        config = read_yaml(self.root, name, "config.yaml")
+        again = f"remuda train --config {path}/config.yaml engine=sequential --out NEW"
         agents = len(last_rows(self.root, name, "metrics.csv", 1 << 20)) or 1
         return {
             "id": name,
             "path": str(self.root / name),
-            "config": self._config(name),
+            "config": config,
             "result": read_json(self.root, name, "result.json"),
             "commands": {
                 "repeat": f"remuda train --config {path}/config.yaml --out NEW",
@@ -62,6 +60,7 @@ class Views:
                 "extend": f"remuda resume {path} --total-episodes N",
                 "evaluate": f"remuda evaluate {path}",
                 "watch": f"remuda watch {path}",
+                "again": f"remuda replay {path}" if config.get("log_schedule") is True else again,
             },
             "notes": notes,
             "trouble": trouble,
@@ -70,24 +69,10 @@ class Views:
             "evaluations": self._metrics(name, "evaluations.csv"),
             "colours": [agent_colour(agent) for agent in range(min(agents, 200))],
             "films": [int(file[:-5]) for file in files.names(self.root, f"{name}/films") if _is_film(file)],
-            "timeline": bool(files.names(self.root, f"{name}/timeline"))
-            or bool(files.read(self.root, name, "timeline.json", 1)),
         }
 
     def _metrics(self, name: str, file: str) -> list[str]:
         return [column for column in self.cache.names(name, file) if column not in KEYS and not column.endswith("_se")]
-
-    def _config(self, name: str) -> dict[str, Any]:
-        """The plan; plain YAML, and nothing if it is not."""
-        text = files.read(self.root, name, "config.yaml", 1 << 20)
-        if b"&" in text or b"*" in text:  # remuda writes no aliases, and a few of them can fill the memory
-            return {"config.yaml": text.decode("utf-8", "replace")[:20_000]}
-        try:
-            content = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text).get_single_data()
-            json.dumps(content)
-        except Exception:  # the reader raises many types on hostile input
-            return {"config.yaml": text.decode("utf-8", "replace")[:20_000]}
-        return content if isinstance(content, dict) else {}
 
     def _notes(self, name: str) -> tuple[list[str], list[str]]:
         """What the run said besides its progress, and what of it went wrong."""
@@ -125,7 +110,19 @@ class Views:
             for column in names
             if len(self.cache.column(name, "system.csv", column)) == len(wall)
         }
-        return {"columns": columns, "lanes": self.lanes(name), "processes": self.processes(name)}
+        return {
+            "columns": columns,
+            "lanes": self.lanes(name),
+            "mfu": self._mfu(name, columns),
+            "processes": self.processes(name),
+        }
+
+    def _mfu(self, name: str, columns: dict[str, list[float | None]]) -> dict[str, float]:
+        """Model FLOPs utilisation as the run reports it: in system.csv while it trains, at the end in result.json."""
+        reported = read_json(self.root, name, "result.json").get("mfu")
+        shares = reported if isinstance(reported, dict) else {}
+        shares = {"now": next(iter(columns.get("mfu", [])[-1:]), None), **shares}
+        return {str(key): value for key, own in shares.items() if (value := number(own)) is not None}
 
     def processes(self, name: str) -> list[dict[str, Any]]:
         """The processes that train this run on this machine: memory, and cores used since they were last asked."""
@@ -147,61 +144,44 @@ class Views:
             rows.append({"pid": process, "first": process == holder, "bytes": memory, "cpu_s": used, "cores": share})
         return rows
 
-    def lanes(self, name: str) -> list[dict[str, Any]]:
-        """Spans of every process and thread in the last minutes, from a timeline that is being written or is done."""
-        parts = [file for file in files.names(self.root, f"{name}/timeline") if file.endswith(".jsonl")]
-        texts = [files.read_tail(self.root, f"{name}/timeline", file, 1 << 20) for file in parts[:64]]
-        if not texts:
-            texts = [files.read_tail(self.root, name, "timeline.json", 8 << 20)]
-        return lanes_of(event for head, tail in texts for event in _events(head + tail))
+    def lanes(self, name: str) -> dict[str, Any]:
+        """How each thread of each process spent the last minutes: per kind the share of every bin, in percent."""
+        spent: dict[tuple[str, str], dict[int, dict[str, float]]] = {}
+        for file in files.names(self.root, f"{name}/{LANES_FOLDER}"):
+            if file.endswith(".jsonl"):
+                head, tail = files.read_tail(self.root, f"{name}/{LANES_FOLDER}", file, LOG_BYTES)
+                _add_bins(spent, file, head, tail)
+        last = max((max(bins) for bins in spent.values()), default=0)
+        numbers = range(last + 1 - round(WINDOW_S / BIN_S), last + 1)
+        found = [(process, thread, bins) for (process, thread), bins in sorted(spent.items()) if max(bins) in numbers]
+        lanes = [
+            {"process": process, "thread": thread, "kinds": _shares(bins, numbers)}
+            for process, thread, bins in found[:MAX_LANES]
+        ]
+        return {"bin_s": BIN_S, "lanes": lanes}
+
+
+def _add_bins(spent: dict[tuple[str, str], dict[int, dict[str, float]]], file: str, head: bytes, tail: bytes) -> None:
+    """Add the bins in a file of one process; lines that are something else are left out."""
+    process = file.removesuffix(".jsonl")
+    with suppress(ValueError, AttributeError, RecursionError):
+        process = str(json.loads(head).get("process", process))
+    for line in tail.decode("utf-8", "replace").splitlines():
+        with suppress(ValueError, TypeError, AttributeError, RecursionError):
+            thread, bin_number, seconds = json.loads(line)
+            own = spent.setdefault((process, str(thread)), {}).setdefault(int(bin_number), {})
+            for kind, amount in seconds.items():
+                own[str(kind)] = own.get(str(kind), 0.0) + float(amount)
+
+
+def _shares(bins: dict[int, dict[str, float]], numbers: range) -> dict[str, list[int]]:
+    kinds = sorted({kind for number in numbers for kind in bins.get(number, ())})
+    return {kind: [_percent(bins.get(number, {}).get(kind, 0.0)) for number in numbers] for kind in kinds}
+
+
+def _percent(seconds: float) -> int:
+    return round(100 * min(max(seconds, 0.0) / BIN_S, 1.0)) if math.isfinite(seconds) else 0
 
 
 def _is_film(file: str) -> bool:
     return re.fullmatch(r"\d{9,18}\.json", file) is not None
-
-
-def _events(text: bytes) -> list[dict[str, Any]]:
-    events = []
-    for line in text.decode("utf-8", "replace").splitlines():
-        try:
-            event = json.loads(line.rstrip(","))
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(event, dict):
-            events.append(event)
-    return events
-
-
-def lanes_of(events: Any) -> list[dict[str, Any]]:
-    """Events of a trace as lanes: per thread the spans of the last minutes, short ones of a kind joined."""
-    spans: dict[tuple[Any, Any], list[tuple[float, float, str]]] = {}
-    names: dict[Any, str] = {}
-    threads: dict[tuple[Any, Any], str] = {}
-    for event in events:
-        kind, begin, length = KINDS.get(str(event.get("name"))), number(event.get("ts")), number(event.get("dur"))
-        if event.get("ph") == "M" and event.get("name") == "process_name" and isinstance(event.get("args"), dict):
-            names[event.get("pid")] = str(event["args"].get("name"))
-        elif event.get("ph") == "M" and event.get("name") == "thread_name" and isinstance(event.get("args"), dict):
-            threads[event.get("pid"), event.get("tid")] = str(event["args"].get("name"))
-        elif kind is not None and begin is not None and length is not None:
-            key = (event.get("pid"), event.get("tid"))
-            spans.setdefault(key, []).append((begin / 1e6, (begin + length) / 1e6, kind))
-    end = max((last for own in spans.values() for _, last, _ in own), default=0.0)
-    lanes = []
-    for (pid, thread), own in sorted(spans.items(), key=lambda item: str(item[0])):
-        joined = _joined([span for span in own if span[1] > end - WINDOW_S], WINDOW_S / MAX_SPANS)
-        if joined:
-            lane = [[round(a - end, 4), round(b - end, 4), kind] for a, b, kind in joined[-MAX_SPANS:]]
-            lanes.append({"process": names.get(pid, str(pid)), "thread": threads.get((pid, thread), ""), "spans": lane})
-    return lanes
-
-
-def _joined(spans: list[tuple[float, float, str]], gap: float) -> list[tuple[float, float, str]]:
-    """Spans in order; neighbours of one kind with hardly a gap between become one."""
-    result: list[tuple[float, float, str]] = []
-    for begin, end, kind in sorted(spans):
-        if result and result[-1][2] == kind and begin - result[-1][1] < gap:
-            result[-1] = (result[-1][0], max(end, result[-1][1]), kind)
-        else:
-            result.append((begin, end, kind))
-    return result

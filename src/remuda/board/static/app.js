@@ -1,21 +1,24 @@
-// The board: a list of runs, and tabs about the chosen one. It asks every second what has changed.
+// The board: a list of runs, and tabs about the chosen one. It asks again and again what has changed.
 import { Chart, smooth } from "./charts.js";
-import { ask, bytes, colour, copyButton, el, short, span, svg } from "./dom.js";
+import { ask, bytes, colour, copyButton, el, short, span } from "./dom.js";
 import { Stage } from "./film.js";
+import { drawLanes, KIND_COLOURS } from "./lanes.js";
+import { studyView } from "./study.js";
 
 const TABS = { herd: "Herd", curves: "Curves", time: "Where time goes", trouble: "What went wrong", plan: "Plan" };
-const KIND_COLOURS = { collect: "--blue", learn: "--orange", wait: "--grey", move: "--violet", film: "--green" };
 const OVERLAY = ["#3b7dd8", "#e08a1e", "#23855c", "#b93a2d", "#8250b5", "#1aa0a8", "#b59a00", "#d6478f"];
-const MAX_LISTED = 600;
-const state = { runs: [], id: null, tab: "herd", others: new Set(), stamps: {}, view: null, control: null, x: "episodes", share: 0.04, log: { x: false, y: false }, agents: true, metric: null };
+const EVALUATION = "#d6336c";
+const MAX_LISTED = 600, FACTS_MS = 8000, EVERY_MS = 1400; // a curve follows its file within two seconds
+const state = { runs: [], listed: { studies: [], pages: [] }, id: null, study: null, tab: "herd", others: new Set(), stamps: {}, view: null, control: null, x: "episodes", share: 0.04, log: { x: false, y: false }, agents: true, metric: null };
 const main = document.getElementById("main"), filter = document.getElementById("filter");
 
 // The address says what is shown: a page can be sent to somebody who runs a board of the same folder.
 function readAddress() {
   const words = new URLSearchParams(location.hash.slice(1));
-  const id = words.get("run");
-  const changed = id !== state.id || words.get("tab") !== state.tab;
+  const id = words.get("run"), study = id === null ? words.get("study") : null;
+  const changed = id !== state.id || study !== state.study || words.get("tab") !== state.tab;
   state.id = id;
+  state.study = study;
   state.tab = words.get("tab") in TABS ? words.get("tab") : "herd";
   state.others = new Set((words.get("with") || "").split("|").filter(Boolean));
   state.follow = words.has("newest");
@@ -30,30 +33,47 @@ function goTo(changes) {
 
 function drawList() {
   const wanted = filter.value.trim().toLowerCase().split(/\s+/).filter(Boolean);
-  const order = { running: 0, interrupted: 1, stopped: 1, finished: 1 };
+  // Runs under way by name, so that they stay where they are; the others by when they changed.
+  const isRunning = (run) => run.status === "running", newest = (a, b) => b.changed - a.changed, byName = (a, b) => a.name.localeCompare(b.name, "en", { numeric: true });
   const runs = state.runs.filter((run) => wanted.every((word) => `${run.name} ${run.game} ${run.status} ${run.engine} ${run.learner}`.toLowerCase().includes(word)))
-    .sort((a, b) => order[a.status] - order[b.status] || b.changed - a.changed);
-  const focused = document.activeElement?.id;
-  document.getElementById("list").replaceChildren(
-    ...runs.slice(0, MAX_LISTED).map((run, i) => el("div", { class: `run${run.id === state.id ? " chosen" : ""}` },
-      el("input", { type: "checkbox", id: `box-${i}`, "aria-label": `put ${run.name} into the curves`, checked: state.others.has(run.id) || run.id === state.id, disabled: run.id === state.id, onchange: (event) => { event.target.checked ? state.others.add(run.id) : state.others.delete(run.id); goTo({}); if (state.view?.choose) state.view.choose(); } }),
-      el("a", { id: `run-${i}`, href: `#${new URLSearchParams({ run: run.id, tab: state.tab, ...(state.others.size ? { with: [...state.others].join("|") } : {}) })}`, "aria-current": run.id === state.id ? "page" : null, title: run.name }, run.name),
-      el("span", { class: `badge ${run.status}` }, run.status),
-      el("span", { class: "facts" }, [run.game, run.agents ? `${run.agents} agents` : null, run.engine, run.return === null ? null : `return ${short(run.return, 3)}`, run.failures ? `${run.failures} failures` : null].filter(Boolean).join(" · ")),
-      run.status === "running" && run.total ? el("progress", { max: run.total, value: run.episodes || 0, "aria-label": `${run.episodes} of ${run.total} episodes` }) : null)),
-    runs.length > MAX_LISTED ? el("p", { class: "note" }, `and ${runs.length - MAX_LISTED} more: filter them`) : "",
-    runs.length ? "" : el("p", { class: "note" }, "No runs here yet. They appear as soon as they start."));
+    .sort((a, b) => isRunning(b) - isRunning(a) || (isRunning(a) ? byName(a, b) : newest(a, b)));
+  const list = document.getElementById("list"), focused = document.activeElement?.id;
+  const nodes = runs.slice(0, MAX_LISTED).map(listed);
+  if (runs.length > MAX_LISTED) nodes.push(el("p", { class: "note" }, `and ${runs.length - MAX_LISTED} more: filter them`));
+  if (!runs.length) nodes.push(el("p", { class: "note" }, "No runs here yet. They appear as soon as they start."));
+  if (nodes.length === list.children.length && nodes.every((node, i) => node === list.children[i])) return;
+  list.replaceChildren(...nodes);
   if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
+}
+
+// A run in the list; made anew only when something of it changed.
+const known = new Map();
+function listed(run) {
+  const isChosen = run.id === state.id, others = [...state.others].join("|");
+  const words = JSON.stringify([run.status, run.agents, run.return, run.episodes, run.total, run.failures, isChosen, state.tab, others]);
+  const before = known.get(run.id);
+  if (before?.words === words) return before.node;
+  const number = before?.number ?? known.size;
+  const node = el("div", { class: `run${isChosen ? " chosen" : ""}` },
+    el("input", { type: "checkbox", id: `box-${number}`, "aria-label": `put ${run.name} into the curves`, checked: state.others.has(run.id) || run.id === state.id, disabled: run.id === state.id, onchange: (event) => { event.target.checked ? state.others.add(run.id) : state.others.delete(run.id); goTo({}); if (state.view?.choose) state.view.choose(); } }),
+    el("a", { id: `run-${number}`, href: `#${new URLSearchParams({ run: run.id, tab: state.tab, ...(state.others.size ? { with: [...state.others].join("|") } : {}) })}`, "aria-current": run.id === state.id ? "page" : null, title: run.name }, run.name),
+    el("span", { class: `badge ${run.status}` }, run.status),
+    el("span", { class: "facts" }, [run.failures ? counted(run.failures, "failure") : null, run.game, run.agents ? counted(run.agents, "agent") : null, run.engine, run.return === null ? null : `return ${short(run.return, 3)}`].filter(Boolean).join(" · ")),
+    run.status === "running" && run.total ? el("progress", { max: run.total, value: run.episodes || 0, "aria-label": `${run.episodes} of ${run.total} episodes` }) : null);
+  known.set(run.id, { words, node, number });
+  return node;
 }
 
 function drawStudies(found) {
   const links = found.pages.map((page) => el("li", {}, el("a", { href: `/page?${new URLSearchParams(page)}`, target: "_blank", rel: "noopener" }, page.id === "." ? page.file : `${page.id}/${page.file}`)));
-  const studies = found.studies.map((study) => el("li", {}, el("a", { href: "#", onclick: (event) => { event.preventDefault(); filter.value = study.id === "." ? "" : study.id; drawList(); filter.focus(); } }, study.id === "." ? "this folder" : study.id), ` (${study.kind})`));
+  const studies = found.studies.map((study) => el("li", {}, el("a", { href: `#${new URLSearchParams({ study: study.id })}` }, study.id === "." ? "this folder" : study.id), ` (${study.kind})`));
   document.getElementById("studies").replaceChildren(...(studies.length ? [el("h3", {}, "Studies"), el("ul", {}, studies)] : []), ...(links.length ? [el("h3", {}, "Pages"), el("ul", {}, links)] : []));
 }
 
 const count = (value) => value === null || value === undefined ? "–" : Math.round(value).toLocaleString("en");
+const counted = (number, noun) => `${count(number)} ${noun}${number === 1 ? "" : "s"}`;
 const runOf = (id) => state.runs.find((run) => run.id === id);
+const studyOf = (id) => id === null ? undefined : state.listed.studies.find((study) => study.id === id);
 const chosen = () => [state.id, ...state.others].filter((id, i, all) => all.indexOf(id) === i && runOf(id));
 
 async function refresh() {
@@ -64,17 +84,19 @@ async function refresh() {
   state.allowControl = found.control;
   document.getElementById("root").textContent = found.root;
   const running = found.runs.filter((run) => run.status === "running").length;
-  const words = `${found.runs.length} runs, ${running} under way`;
+  const words = `${counted(found.runs.length, "run")}, ${running} under way`;
   const live = document.getElementById("live");
   if (live.textContent !== words) live.textContent = words;
   if (JSON.stringify(found.runs) !== before) drawList();
+  state.listed = found;
   const studies = JSON.stringify([found.studies, found.pages]);
   if (studies !== state.studies) { state.studies = studies; drawStudies(found); }
   if (state.follow && !state.id && running) goTo({ run: found.runs.filter((run) => run.status === "running").sort((a, b) => b.changed - a.changed)[0].id });
-  if (runOf(state.id) && !state.view) show();
+  if ((runOf(state.id) || studyOf(state.study)) && !state.view) show();
   drawHead();
-  if (state.view) await state.view.update(chosen().filter((id) => state.stamps[id] !== runOf(id).stamp || runOf(id).status === "running"));
-  for (const id of chosen()) state.stamps[id] = runOf(id).stamp;
+  const shown = state.view?.ids ? state.view.ids() : chosen();
+  if (state.view) await state.view.update(shown.filter((id) => state.stamps[id] !== runOf(id).stamp || runOf(id).status === "running"));
+  for (const id of shown) if (runOf(id)) state.stamps[id] = runOf(id).stamp;
 }
 
 let head = null;
@@ -88,8 +110,17 @@ function drawHead() {
 }
 
 function show() {
-  const run = runOf(state.id);
-  if (!run) { state.view = null; head = null; if (state.id === null) main.replaceChildren(el("p", { class: "note" }, "Choose a run. Those under way come first. Boxes put more runs into the same curves.")); drawList(); return; }
+  const run = runOf(state.id), study = studyOf(state.study);
+  document.getElementById("layout").classList.toggle("chosen", Boolean(run || study)); // a phone shows a shorter list then
+  if (study) {
+    head = null;
+    state.view = studyView(main, study, () => state.runs, () => state.listed.pages);
+    document.title = `${study.id} · remuda board`;
+    drawList();
+    state.view.update(state.view.ids());
+    return;
+  }
+  if (!run) { state.view = null; head = null; if (state.id === null) main.replaceChildren(el("p", { class: "note" }, "Choose a run or a study. Those under way come first. Boxes put more runs into the same curves.")); drawList(); return; }
   head = el("div", { class: "stats" });
   const panel = el("section", { id: "panel", role: "tabpanel", "aria-labelledby": `tab-${state.tab}`, tabindex: -1 });
   const tabs = el("div", { class: "tabs", role: "tablist", "aria-label": "about the run", onkeydown: (event) => {
@@ -122,35 +153,51 @@ function curvesView(panel) {
   const charts = new Map(), grid = el("div", { class: "charts" }), key = el("div", { class: "legend" });
   const check = (name, text, get, set) => el("label", {}, el("input", { type: "checkbox", id: name, checked: get(), onchange: (event) => { set(event.target.checked); redraw(); } }), text);
   const smoothing = el("input", { type: "range", id: "smoothing", min: 0, max: 30, value: state.share * 100, oninput: () => { state.share = Number(smoothing.value) / 100; redraw(); } });
-  const axis = el("select", { id: "axis", onchange: () => { state.x = axis.value; for (const chart of charts.values()) chart.range = null; load(chosen()); } }, [["episodes", "episodes"], ["agent_steps", "agent steps"], ["wall_s", "time"]].map(([value, text]) => el("option", { value, selected: value === state.x }, text)));
+  const axis = el("select", { id: "axis", onchange: () => { state.x = axis.value; for (const chart of charts.values()) chart.range = null; drawn.clear(); load(chosen()); } }, [["episodes", "episodes"], ["agent_steps", "agent steps"], ["wall_s", "time"]].map(([value, text]) => el("option", { value, selected: value === state.x }, text)));
   panel.replaceChildren(el("div", { class: "bar" }, el("label", {}, "against ", axis), el("label", {}, "smoothing ", smoothing),
     check("agents", "each agent", () => state.agents, (on) => { state.agents = on; }), check("logx", "log x", () => state.log.x, (on) => { state.log.x = on; }), check("logy", "log y", () => state.log.y, (on) => { state.log.y = on; }),
     el("button", { type: "button", id: "back", hidden: !state.metric, onclick: () => { state.metric = null; show(); } }, "all metrics")), key, grid);
-  const data = new Map(), facts = new Map();
+  const data = new Map(), facts = new Map(), asked = new Map(), drawn = new Set(); // charts out of sight are drawn once, and again when they are seen
 
   async function load(ids) {
     for (const id of ids) {
       if (state.view !== view) return;
-      try { facts.set(id, await ask("/api/run", { id })); } catch { continue; }
+      if (performance.now() - (asked.get(id) ?? -Infinity) < FACTS_MS) continue; // which metrics there are changes rarely
+      try { facts.set(id, await ask("/api/run", { id })); asked.set(id, performance.now()); } catch { continue; }
     }
     const own = facts.get(state.id);
     if (!own) return;
-    const metrics = state.metric ? [state.metric] : own.metrics;
-    await Promise.all(metrics.flatMap((metric) => ids.flatMap((id) => [fetchCurve(id, "metrics.csv", metric), (facts.get(id)?.evaluations || []).includes(metric) ? fetchCurve(id, "evaluations.csv", metric) : null])));
+    const metrics = state.metric ? [state.metric] : own.metrics, due = metrics.filter((metric) => !charts.has(metric) || charts.get(metric).visible || !drawn.has(metric));
+    for (const metric of due) drawn.add(metric);
+    await Promise.all(ids.map((id) => fetchCurves(id, due.flatMap((metric) => [["metrics.csv", metric], ...((facts.get(id)?.evaluations || []).includes(metric) ? [["evaluations.csv", metric]] : [])]))));
     if (state.view !== view) return;
     for (const metric of metrics) if (!charts.has(metric)) {
-      const chart = new Chart(metric, { height: state.metric ? 480 : 230, onzoom: (range) => zoomed(metric, range), onopen: state.metric ? null : () => { state.metric = metric; show(); } });
+      const chart = new Chart(metric, { height: state.metric ? 480 : 230, onzoom: (range) => zoomed(metric, range), onseen: () => { drawn.delete(metric); load(chosen()); }, onopen: state.metric ? null : () => { state.metric = metric; show(); } });
       charts.set(metric, chart);
       grid.append(chart.root);
     }
     grid.classList.toggle("one", Boolean(state.metric));
-    redraw();
+    redraw(due);
   }
 
   async function fetchCurve(id, table, metric, range = charts.get(metric)?.range) {
-    const query = { id, table, metric, x: state.x, points: state.metric ? 1200 : 400 };
+    const query = { id, table, metric, x: state.x, points: state.metric ? 1200 : 240 };
     if (range) Object.assign(query, { first: range[0], last: range[1] });
-    try { data.set(`${id}|${table}|${metric}`, await ask("/api/curve", query)); } catch { /* the next second asks again */ }
+    try {
+      const found = await ask("/api/curve", query);
+      if (query.x === state.x) data.set(`${id}|${table}|${metric}`, found); // an answer for the axis before would be drawn on the wrong one
+    } catch { /* the next second asks again */ }
+  }
+
+  // All curves of a run in one answer; those that are zoomed are asked for one by one.
+  async function fetchCurves(id, wanted) {
+    const isZoomed = ([, metric]) => Boolean(charts.get(metric)?.range), together = wanted.filter((own) => !isZoomed(own)), x = state.x;
+    const alone = wanted.filter(isZoomed).map(([table, metric]) => fetchCurve(id, table, metric));
+    try {
+      const found = together.length ? await ask("/api/curves", { id, x, points: state.metric ? 1200 : 240, curves: JSON.stringify(together) }) : [];
+      if (x === state.x) together.forEach(([table, metric], i) => data.set(`${id}|${table}|${metric}`, found[i]));
+    } catch { /* the next second asks again */ }
+    await Promise.all(alone);
   }
 
   async function zoomed(metric, range) {
@@ -158,11 +205,15 @@ function curvesView(panel) {
     redraw();
   }
 
-  function redraw() {
+  function redraw(metrics = [...charts.keys()]) {
     const ids = chosen(), several = ids.length > 1, ink = getComputedStyle(document.documentElement).getPropertyValue("--ink").trim();
-    key.replaceChildren(...(several ? ids.map((id, i) => el("span", {}, el("span", { class: "swatch", style: { background: OVERLAY[i % OVERLAY.length] } }), runOf(id).name)) : []));
-    for (const [metric, chart] of charts) {
-      const series = [];
+    const entry = (shade, words) => el("span", {}, el("span", { class: "swatch", style: { background: shade } }), words), shadesOf = facts.get(state.id)?.colours || [];
+    const legend = JSON.stringify([ids, ink, state.agents, shadesOf]);
+    if (legend !== key.dataset.shown) key.replaceChildren(...(several ? ids.map((id, i) => entry(OVERLAY[i % OVERLAY.length], runOf(id).name)) : [entry(ink, "mean of the herd"), entry(EVALUATION, "evaluation (greedy), 95 %"),
+      ...(state.agents && shadesOf.length > 1 ? shadesOf.slice(0, 20).map((shade, agent) => entry(colour(shade), `agent ${agent}`)) : []), shadesOf.length > 20 ? `and ${shadesOf.length - 20} more agents` : ""]));
+    key.dataset.shown = legend;
+    for (const metric of metrics) {
+      const chart = charts.get(metric), series = [];
       ids.forEach((id, i) => {
         const own = data.get(`${id}|metrics.csv|${metric}`), tests = data.get(`${id}|evaluations.csv|${metric}`), shades = facts.get(id)?.colours || [];
         const tone = several ? OVERLAY[i % OVERLAY.length] : ink, name = several ? runOf(id).name : "mean of the herd";
@@ -171,53 +222,40 @@ function curvesView(panel) {
           series.push({ name: `${name}, raw`, quiet: true, colour: tone, x: own.x, y: own.mean, width: 1, opacity: .25 });
           series.push({ name, main: true, colour: tone, x: own.x, y: smooth(own.mean, state.share), width: 2.2 });
         }
-        if (tests && tests.x.length) series.push({ name: several ? `${name}, evaluation` : "evaluation (greedy)", colour: several ? tone : "#d6336c", x: tests.x, y: tests.mean, error: tests.error, dots: true });
+        if (tests && tests.x.length) series.push({ name: several ? `${name}, evaluation` : "evaluation (greedy)", colour: several ? tone : EVALUATION, x: tests.x, y: tests.mean, error: tests.error, dots: true });
       });
       chart.log = state.log;
       chart.set(series, state.x);
     }
   }
 
-  const view = { update: load, choose: () => load(chosen()) };
+  const view = { update: load, choose: () => { drawn.clear(); load(chosen()); } };
   return view;
 }
 
 function timeView(panel) {
   const id = state.id, lanes = el("div", { class: "card" }), processes = el("div", { class: "card scroll" }), stats = el("div", { class: "stats" }), grid = el("div", { class: "charts" });
-  const shares = new Chart("share of the time", {}), rate = new Chart("episodes per second", {}), lag = new Chart("policy lag, versions", {});
+  const shares = new Chart("seconds spent per second", { legend: true }), rate = new Chart("episodes per second"), lag = new Chart("policy lag, versions", { legend: true });
   grid.append(shares.root, rate.root, lag.root);
   panel.replaceChildren(stats, lanes, grid, processes);
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   return { update: async (ids) => {
     if (!ids.includes(id)) return;
-    const { columns, lanes: found, processes: own } = await ask("/api/system", { id });
-    const wall = columns.wall_s || [], delta = (name) => (columns[name] || []).map((value, i, all) => i ? value - all[i - 1] : value), dt = delta("wall_s");
-    const share = (name) => delta(name).map((value, i) => dt[i] > 0 ? value / dt[i] : null);
+    const { columns, lanes: found, mfu, processes: own } = await ask("/api/system", { id });
+    const wall = columns.wall_s || [], reach = Math.max(1, Math.round(wall.length / 40));
+    const perSecond = (name) => wall.map((_, i) => { const own = columns[name] || [], a = Math.max(0, i - reach), b = Math.min(wall.length - 1, i + reach); return wall[b] > wall[a] && own[b] !== null ? (own[b] - own[a]) / (wall[b] - wall[a]) : null; });
     shares.set([["collect_wall_s", "collecting", "collect"], ["learn_wall_s", "learning", "learn"], ["collectors_waited_s", "collectors wait", "wait"], ["learners_waited_s", "learners wait", "move"], ["loop_waited_s", "loop waits", "film"]]
       .filter(([name]) => (columns[name] || []).some((value) => value > 0))
-      .map(([name, title, kind]) => ({ name: `${title} (seconds per second)`, main: true, colour: css(KIND_COLOURS[kind]), x: wall, y: smooth(share(name), .05), width: 2 })), "wall_s");
-    rate.set([{ name: "episodes/s", main: true, colour: css("--blue"), x: wall, y: smooth(delta("episodes").map((value, i) => dt[i] > 0 ? value / dt[i] : null), .05), width: 2 }], "wall_s");
+      .map(([name, title, kind]) => ({ name: title, main: true, colour: css(KIND_COLOURS[kind]), x: wall, y: perSecond(name), width: 2 })), "wall_s");
+    rate.set([{ name: "episodes/s", main: true, colour: css("--blue"), x: wall, y: perSecond("episodes"), width: 2 }], "wall_s");
     lag.set([["lag_mean", "mean", "--blue"], ["lag_max", "largest", "--orange"]].map(([name, title, tone]) => ({ name: title, main: true, colour: css(tone), x: wall, y: columns[name] || [], width: 2 })), "wall_s");
     const lastOf = (name) => { const all = columns[name] || []; return all[all.length - 1]; };
     const cores = own.reduce((sum, process) => sum + (process.cores || 0), 0), memory = own.reduce((sum, process) => sum + process.bytes, 0);
-    stats.replaceChildren(...[["versions published", short(lastOf("versions_published"), 7)], ["slots in use", short(lastOf("slots_used"))], ["episodes dropped", short(lastOf("episodes_dropped"))], ...(lastOf("mfu") === undefined ? [] : [["MFU", short(lastOf("mfu"))]]), ...(own.length ? [["cores in use", own.some((process) => process.cores !== null) ? cores.toFixed(2) : "–"], ["memory", bytes(memory)], ["processes", String(own.length)]] : [])]
+    stats.replaceChildren(...[["versions published", short(lastOf("versions_published"), 7)], ["slots in use", short(lastOf("slots_used"))], ["episodes dropped", short(lastOf("episodes_dropped"))], ...Object.entries(mfu).map(([name, value]) => [`MFU, ${name}`, `${short(100 * value, 3)} %`]), ...(own.length ? [["cores in use", own.some((process) => process.cores !== null) ? cores.toFixed(2) : "–"], ["memory", bytes(memory)], ["processes", String(own.length)]] : [])]
       .map(([name, value]) => el("div", { class: "stat" }, el("b", {}, value), el("span", {}, name))));
     drawLanes(lanes, found);
     processes.replaceChildren(el("h3", {}, "Processes"), own.length ? el("table", {}, el("thead", {}, el("tr", {}, ["process", "cores", "processor time", "memory"].map((name) => el("th", { scope: "col" }, name)))), el("tbody", {}, own.map((process) => el("tr", {}, el("td", {}, `${process.pid}${process.first ? " (loop)" : ""}`), el("td", {}, process.cores === null ? "–" : process.cores.toFixed(2)), el("td", {}, span(process.cpu_s)), el("td", {}, bytes(process.bytes)))))) : el("p", { class: "note" }, "The run is not under way on this machine."));
   } };
-}
-
-function drawLanes(card, lanes) {
-  if (!lanes.length) { card.replaceChildren(el("h3", {}, "Lanes"), el("p", { class: "note" }, "Train with --timeline to see what every process did when. Without it, the shares below come from system.csv.")); return; }
-  const first = Math.min(...lanes.flatMap((lane) => lane.spans.map((own) => own[0]))), long = -first || 1;
-  card.replaceChildren(el("h3", {}, `Lanes, the last ${span(long)}`), el("div", { class: "legend" }, Object.entries(KIND_COLOURS).map(([kind, tone]) => el("span", {}, el("span", { class: "swatch", style: { background: `var(${tone})` } }), kind))),
-    ...lanes.slice(0, 64).map((lane) => {
-      const sums = {};
-      for (const [a, b, kind] of lane.spans) sums[kind] = (sums[kind] || 0) + b - a;
-      const words = Object.entries(sums).map(([kind, seconds]) => `${kind} ${Math.round(100 * seconds / long)} %`).join(", ");
-      const picture = svg("svg", { viewBox: "0 0 1000 16", preserveAspectRatio: "none", role: "img", "aria-label": `${lane.process}: ${words}` }, lane.spans.map(([a, b, kind]) => { const bar = svg("rect", { x: 1000 * (1 + a / long), width: Math.max(.6, 1000 * (b - a) / long), y: 0, height: 16 }); bar.style.fill = `var(${KIND_COLOURS[kind] || "--grey"})`; return bar; }));
-      return el("div", { class: "lane", title: words }, el("span", {}, lane.thread ? `${lane.process}, ${lane.thread}` : lane.process), picture);
-    }));
 }
 
 function troubleView(panel) {
@@ -229,10 +267,11 @@ function troubleView(panel) {
     if (text === panel.dataset.shown) return;
     panel.dataset.shown = text;
     panel.replaceChildren(...[
-      run.failures.length ? el("h3", {}, `Failed episodes (the newest ${run.failures.length})`) : el("p", { class: "note" }, "No episode has failed."),
+      run.failures.length ? el("h3", {}, `Failed episodes${run.failures.length < (runOf(id)?.failures || 0) ? `, the newest ${run.failures.length} of ${runOf(id).failures}` : ""}`) : el("p", { class: "note" }, "No episode has failed."),
       ...run.failures.map((own) => el("article", { class: "failure" }, el("h3", {}, `Failure ${own.number}: ${own.message}`), el("p", { class: "soft" }, `worker ${own.worker}, ${own.purpose} episodes ${JSON.stringify(own.episodes)}, turn ${own.turn}`), el("div", { class: "command" }, el("code", {}, own.command), copyButton(own.command)), el("details", {}, el("summary", {}, "traceback"), el("pre", {}, own.traceback || "")))),
       run.trouble.length ? el("h3", {}, "What the run said") : null,
       run.trouble.length ? el("pre", {}, run.trouble.join("\n")) : null,
+      run.trouble.length ? el("div", { class: "command" }, el("span", { class: "soft" }, run.commands.again.startsWith("remuda replay") ? "to play and learn it again" : "to train it again in one process"), el("code", {}, run.commands.again), copyButton(run.commands.again)) : null,
       Object.keys(counts).length ? el("p", {}, `Counted when it ended: ${Object.entries(counts).map(([name, value]) => `${name.replaceAll("_", " ")} ${Array.isArray(value) ? value.length : value}`).join(", ")}.`) : null,
       restarts.length ? el("p", {}, `Restarts: ${restarts.map((own) => `${own.name} ${own.restarts}`).join(", ")}.`) : null].filter(Boolean));
   } };
@@ -252,7 +291,7 @@ function planView(panel) {
     const differs = (name) => new Set(plans.map((plan) => plan.get(name))).size > 1;
     const rows = names.filter((name) => !onlyDifferent.checked || differs(name));
     const control = state.allowControl ? el("div", { class: "bar card" }, el("button", { type: "button", id: "stop", disabled: runOf(own.id)?.status !== "running", onclick: () => act("/api/stop", { id: own.id }) }, "save and stop"), more, el("button", { type: "button", id: "extend", disabled: runOf(own.id)?.status === "running", onclick: () => act("/api/extend", { id: own.id, total_episodes: Number(more.value) }) }, "extend")) : null;
-    panel.replaceChildren(...[control, said, el("h3", {}, "Commands"), ...Object.entries(own.commands).map(([name, command]) => el("div", { class: "command" }, el("span", { class: "soft", style: { minWidth: "5rem" } }, name), el("code", {}, command), copyButton(command))),
+    panel.replaceChildren(...[control, said, el("h3", {}, "Commands"), ...Object.entries(own.commands).filter(([name]) => name !== "again").map(([name, command]) => el("div", { class: "command" }, el("span", { class: "soft", style: { minWidth: "5rem" } }, name), el("code", {}, command), copyButton(command))),
       el("h3", {}, runs.length > 1 ? "Settings, and what differs" : "Settings"), runs.length > 1 ? el("label", { class: "soft" }, onlyDifferent, " only what differs") : null,
       el("div", { class: "scroll" }, el("table", { class: "words" }, el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "setting"), ids.map((id) => el("th", { scope: "col" }, runOf(id)?.name ?? id)))), el("tbody", {}, rows.map((name) => el("tr", { class: runs.length > 1 && differs(name) ? "differs" : null }, el("th", { scope: "row" }, name), plans.map((plan) => el("td", {}, plan.get(name) ?? "–"))))))),
       el("h3", {}, "Notes"), el("pre", {}, own.notes.join("\n") || "none")].filter(Boolean));
@@ -269,12 +308,19 @@ function planView(panel) {
   return { choose: load, update: async (ids) => { const now = JSON.stringify(chosen().map((id) => [id, runOf(id)?.status])); if (now !== shown && ids.length) { shown = now; await load(); } } };
 }
 
+// What is drawn on canvases and in charts has the colours of the theme before.
+function repaint() {
+  if (state.view) state.view.update(chosen());
+  if (state.stage?.root.isConnected) state.stage.show(state.stage.index);
+}
+
 document.getElementById("theme").addEventListener("click", () => {
   const dark = document.documentElement.dataset.theme ? document.documentElement.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
   document.documentElement.dataset.theme = dark ? "light" : "dark";
   localStorage.setItem("theme", document.documentElement.dataset.theme);
-  if (state.view) state.view.update(chosen());
+  repaint();
 });
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", repaint);
 if (localStorage.getItem("theme")) document.documentElement.dataset.theme = localStorage.getItem("theme") === "dark" ? "dark" : "light";
 filter.addEventListener("input", drawList);
 addEventListener("hashchange", readAddress);
@@ -288,5 +334,5 @@ readAddress();
 (async function live() {
   const began = performance.now();
   try { await refresh(); } catch (error) { console.warn(String(error)); }
-  setTimeout(live, document.hidden ? 5000 : Math.max(250, 1000 - (performance.now() - began)));
+  setTimeout(live, document.hidden ? 5000 : Math.max(300, EVERY_MS - (performance.now() - began)));
 })();

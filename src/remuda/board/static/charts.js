@@ -5,7 +5,7 @@ const LEFT = 56, RIGHT = 12, TOP = 8, BOTTOM = 30;
 let charts = 0;
 
 export class Chart {
-  constructor(title, { height = 230, onzoom = () => {}, onopen = null } = {}) {
+  constructor(title, { height = 230, onzoom = () => {}, onopen = null, onseen = () => {}, legend = false } = {}) {
     this.title = title;
     this.height = height;
     this.series = [];
@@ -17,23 +17,31 @@ export class Chart {
     this.clip = `clip-${++charts}`;
     this.picture = svg("svg", { role: "img", tabindex: 0, height });
     this.tip = el("div", { class: "tip", hidden: true });
+    this.legend = legend ? el("div", { class: "legend" }) : null;
     this.root = el("section", { class: "chart card" },
       el("h3", {}, el("span", {}, title), el("span", { class: "grow" }),
         onopen ? el("button", { type: "button", onclick: onopen, "aria-label": `${title}, larger` }, "larger") : null,
         el("button", { type: "button", onclick: () => this.zoom(null), "aria-label": `${title}, whole range` }, "all"),
         el("button", { type: "button", onclick: () => this.saveSvg(), "aria-label": `download ${title} as SVG` }, "SVG"),
         el("button", { type: "button", onclick: () => this.saveCsv(), "aria-label": `download ${title} as CSV` }, "CSV")),
-      this.picture, this.tip);
+      this.legend, this.picture, this.tip);
     this.picture.addEventListener("pointermove", (event) => this.move(event));
     this.picture.addEventListener("pointerleave", () => { if (!this.from) this.point(null); });
     this.picture.addEventListener("pointerdown", (event) => { if (event.pointerType === "mouse") { this.from = this.inX(event); this.picture.setPointerCapture(event.pointerId); } });
     this.picture.addEventListener("pointerup", (event) => this.release(event));
     this.picture.addEventListener("dblclick", () => this.zoom(null));
     this.picture.addEventListener("keydown", (event) => this.key(event));
+    this.visible = true;
+    new IntersectionObserver(([entry]) => { const before = this.visible; this.visible = entry.isIntersecting; if (this.visible && !before) onseen(); }).observe(this.root);
     new ResizeObserver(() => { if (this.picture.clientWidth !== this.width) this.draw(); }).observe(this.root);
   }
 
-  set(series, xName) { this.series = series; this.xName = xName; this.draw(); }
+  set(series, xName) {
+    this.series = series;
+    this.xName = xName;
+    this.legend?.replaceChildren(...series.map((own) => el("span", {}, el("span", { class: "swatch", style: { background: own.colour } }), own.name)));
+    this.draw();
+  }
 
   zoom(range) { this.range = range; this.draw(); this.onzoom(range); }
 
@@ -72,8 +80,8 @@ export class Chart {
     const picture = this.picture;
     picture.setAttribute("viewBox", `0 0 ${this.width} ${height}`);
     picture.setAttribute("height", height);
-    const parts = [svg("clipPath", { id: this.clip }, svg("rect", { x: LEFT, y: TOP - 4, width: this.width - LEFT - RIGHT + 4, height: height - TOP - BOTTOM + 8 }))];
-    const name = (value) => this.xName === "wall_s" ? span(value) : short(value);
+    const parts = [svg("clipPath", { id: this.clip }, svg("rect", { x: LEFT - 4, y: TOP - 4, width: this.width - LEFT - RIGHT + 8, height: height - TOP - BOTTOM + 8 }))];
+    const name = (value) => this.xName !== "wall_s" ? short(value) : scale.x1 - scale.x0 < 10 ? `${short(value, 3)} s` : span(value);
     for (const value of ticks(scale.x0, scale.x1, this.log.x, this.width / 90)) parts.push(svg("line", { x1: x(value), x2: x(value), y1: TOP, y2: height - BOTTOM, stroke: "currentColor", "stroke-opacity": .08 }), svg("text", { x: x(value), y: height - 14, "text-anchor": "middle" }, name(value)));
     for (const value of ticks(scale.y0, scale.y1, this.log.y, height / 45)) parts.push(svg("line", { x1: LEFT, x2: this.width - RIGHT, y1: y(value), y2: y(value), stroke: "currentColor", "stroke-opacity": .08 }), svg("text", { x: LEFT - 6, y: y(value) + 4, "text-anchor": "end" }, short(value, 3)));
     parts.push(svg("text", { x: this.width - RIGHT, y: height - 2, "text-anchor": "end" }, { wall_s: "time", agent_steps: "agent steps" }[this.xName] || this.xName));

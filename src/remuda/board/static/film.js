@@ -20,6 +20,18 @@ export class Film {
     this.reset();
   }
 
+  // What the legend explains: of a grid what is to be seen in the film besides the floor, of boxes everything.
+  seen() {
+    if (!this.grid) return this.kinds;
+    const cells = new Set(), shades = new Set();
+    for (const turn of this.turns) {
+      for (const [, kind] of turn.cells || []) cells.add(kind);
+      for (const [, , shade] of turn.beams || []) shades.add(colour(shade));
+      for (const own of turn.agents || []) if (own[4]) shades.add(colour(own[4]));
+    }
+    return this.kinds.filter((kind, number) => number && (cells.has(number) || shades.has(kind.colour)));
+  }
+
   get last() { return Math.max(0, this.turns.length - 1); }
 
   reset() {
@@ -48,7 +60,7 @@ export class Film {
   }
 
   drawGrid(canvas, turn) {
-    const cell = Math.max(8, Math.floor(840 / Math.max(this.rows, this.cols)));
+    const cell = Math.max(8, Math.floor(720 / Math.max(this.rows, this.cols)));
     const pen = sized(canvas, this.cols * cell, this.rows * cell);
     const floor = this.kinds[0].colour;
     for (let i = 0; i < this.cells.length; i++) {
@@ -59,47 +71,48 @@ export class Film {
       if (cell >= 12) { pen.strokeStyle = "rgb(0 0 0 / 6%)"; pen.strokeRect(x + .5, y + .5, cell - 1, cell - 1); }
     }
     for (const [row, col, shade] of turn.beams || []) {
-      pen.fillStyle = colour(shade) + "90";
+      pen.fillStyle = colour(shade) + "a5";
       pen.fillRect(col * cell, row * cell, cell, cell);
     }
     for (let i = 0; i < this.cells.length; i++) {
       const kind = this.kinds[this.cells[i]];
       if (kind && kind.shape !== "cell") item(pen, kind, (i % this.cols + .5) * cell, (Math.floor(i / this.cols) + .5) * cell, cell);
     }
-    for (const [number, row, col, facing] of turn.agents || []) {
-      agent(pen, number, this.colours[number] || "#888888", (col + .5) * cell, (row + .5) * cell, cell, facing);
+    for (const [number, row, col, facing, ring] of turn.agents || []) {
+      agent(pen, number, this.colours[number] || "#888888", (col + .5) * cell, (row + .5) * cell, cell, facing, ring);
     }
   }
 
   drawBoxes(canvas) {
     const columns = (this.data.columns || []).map(String), places = this.data.boxes || [];
     const most = Math.max(1, ...columns.map((_, c) => places.filter((place) => place[1] === c).length));
-    const width = 210, height = 58, gap = 12, pen = sized(canvas, columns.length * (width + 20) + 10, 34 + most * (height + gap));
+    // Narrow boxes with large letters: two networks stand side by side on a laptop, each of them reduced to a third of the screen.
+    const width = 168, height = 60, gap = 10, step = width + 14, pen = sized(canvas, columns.length * step + 4, 34 + most * (height + gap));
     const style = getComputedStyle(document.documentElement);
     pen.fillStyle = style.getPropertyValue("--card");
     pen.fillRect(0, 0, canvas.width, canvas.height);
     const used = columns.map(() => 0);
     pen.textBaseline = "middle";
-    columns.forEach((name, column) => text(pen, name, 8 + column * (width + 20), 16, style.getPropertyValue("--ink"), 16));
+    columns.forEach((name, column) => text(pen, name, 8 + column * step, 16, style.getPropertyValue("--ink"), 17));
     places.forEach(([name, column], index) => {
       if (!(column in used)) return;
       const look = this.boxes[index] || [0, 0, "", []];
-      const x = 8 + column * (width + 20), y = 32 + used[column]++ * (height + gap);
+      const x = 8 + column * step, y = 32 + used[column]++ * (height + gap);
       pen.fillStyle = (this.kinds[look[0]] || this.kinds[0]).colour;
       pen.strokeStyle = (this.kinds[look[1]] || this.kinds[0]).colour;
       pen.lineWidth = 4;
       pen.beginPath(); pen.roundRect(x, y, width, height, 8); pen.fill(); pen.stroke();
-      text(pen, String(name), x + 12, y + 18, "#1d2733", 15);
-      text(pen, String(look[2] || ""), x + 12, y + 41, "#1e6e3c", 12);
+      text(pen, String(name), x + 11, y + 18, "#1d2733", 17);
       let right = x + width - 8;
       for (const [mark, shade] of [...(look[3] || [])].reverse()) {
-        pen.font = "600 12px system-ui";
-        const wide = Math.max(20, pen.measureText(String(mark)).width + 10);
+        pen.font = "600 14px system-ui";
+        const wide = Math.max(22, pen.measureText(String(mark)).width + 10);
         pen.fillStyle = colour(shade);
-        pen.beginPath(); pen.roundRect(right - wide, y + 32, wide, 20, 5); pen.fill();
-        pen.textAlign = "center"; text(pen, String(mark), right - wide / 2, y + 42, "#ffffff", 12, "600"); pen.textAlign = "left";
+        pen.beginPath(); pen.roundRect(right - wide, y + 32, wide, 22, 5); pen.fill();
+        pen.textAlign = "center"; text(pen, String(mark), right - wide / 2, y + 43, "#ffffff", 14, "600"); pen.textAlign = "left";
         right -= wide + 4;
       }
+      if (look[2]) text(pen, String(look[2]), x + 11, y + 43, "#1e6e3c", 14, "400", Math.max(20, right - x - 13)); // squeezed where there is little room
     });
   }
 
@@ -121,31 +134,40 @@ function sized(canvas, width, height) {
   return canvas.getContext("2d");
 }
 
-function text(pen, words, x, y, shade, size, weight = "400") {
+function text(pen, words, x, y, shade, size, weight = "400", most = undefined) {
   pen.font = `${weight} ${size}px system-ui, sans-serif`;
   pen.fillStyle = shade;
-  pen.fillText(words, x, y);
+  pen.fillText(words, x, y, most);
 }
 
+// Items have a dark edge and agents a white one, so that an apple is no agent although both are green.
 function item(pen, kind, x, y, cell) {
-  const reach = cell * .34;
+  const reach = cell * .3, edge = () => { pen.fill(); pen.strokeStyle = "rgb(0 0 0 / 40%)"; pen.lineWidth = Math.max(1, cell / 24); pen.stroke(); };
   pen.fillStyle = pen.strokeStyle = kind.colour;
   pen.beginPath();
-  if (kind.shape === "disc") { pen.arc(x, y, reach, 0, 7); pen.fill(); }
-  else if (kind.shape === "diamond") { pen.moveTo(x, y - reach * 1.1); pen.lineTo(x + reach, y); pen.lineTo(x, y + reach * 1.1); pen.lineTo(x - reach, y); pen.fill(); }
+  if (kind.shape === "disc") { pen.arc(x, y, reach, 0, 7); edge(); }
+  else if (kind.shape === "diamond") { pen.moveTo(x, y - reach * 1.2); pen.lineTo(x + reach, y); pen.lineTo(x, y + reach * 1.2); pen.lineTo(x - reach, y); pen.closePath(); edge(); }
+  else if (kind.shape === "frame") { pen.lineWidth = Math.max(1.5, cell / 7); pen.strokeRect(x - reach, y - reach, 2 * reach, 2 * reach); }
   else { pen.lineWidth = Math.max(1.5, cell / 7); pen.moveTo(x - reach, y - reach); pen.lineTo(x + reach, y + reach); pen.moveTo(x - reach, y + reach); pen.lineTo(x + reach, y - reach); pen.stroke(); }
 }
 
-function agent(pen, number, shade, x, y, cell, facing) {
-  pen.fillStyle = shade; pen.strokeStyle = "#ffffff"; pen.lineWidth = Math.max(1, cell / 20);
-  pen.beginPath(); pen.arc(x, y, cell * (facing === null || facing === undefined ? .45 : .4), 0, 7); pen.fill(); pen.stroke();
+// A kind in the legend, in the shape it has on the field.
+function sign(kind) {
+  const shape = ["disc", "diamond", "cross", "frame"].includes(kind.shape) ? kind.shape : "cell";
+  return el("span", { class: `swatch ${shape}`, style: shape === "frame" ? { borderColor: kind.colour } : shape === "cross" ? { color: kind.colour } : { background: kind.colour } }, shape === "cross" ? "✖" : null);
+}
+
+function agent(pen, number, shade, x, y, cell, facing, ring) {
   const way = FACING[facing];
   if (way) {
-    const [dx, dy] = way, tip = cell * .5, base = cell * .3, side = cell * .18;
-    pen.fillStyle = "#ffffff";
+    const [dx, dy] = way, tip = cell * .53, base = cell * .15, side = cell * .3;
+    pen.fillStyle = "#1d2733";
     pen.beginPath(); pen.moveTo(x + dx * tip, y + dy * tip);
     pen.lineTo(x + dx * base + dy * side, y + dy * base + dx * side); pen.lineTo(x + dx * base - dy * side, y + dy * base - dx * side); pen.fill();
   }
+  const line = Math.max(1, cell / (ring ? 8 : 20));
+  pen.fillStyle = shade; pen.strokeStyle = ring ? colour(ring) : "#ffffff"; pen.lineWidth = line;
+  pen.beginPath(); pen.arc(x, y, cell * (way ? .39 : .46) - line / 2, 0, 7); pen.fill(); pen.stroke();
   if (cell >= 14) { pen.textAlign = "center"; pen.textBaseline = "middle"; text(pen, String(number), x, y + cell * .03, "#ffffff", Math.round(cell * (number < 100 ? .5 : .36)), "600"); pen.textAlign = "left"; }
 }
 
@@ -162,18 +184,23 @@ export class Stage {
     this.scrub = el("input", { type: "range", id: "scrub", min: 0, max: 0, value: 0, "aria-label": "turn", style: { flex: "1", minWidth: "8rem" }, oninput: () => { this.playing = false; this.show(Number(this.scrub.value)); } });
     this.turn = el("span", { class: "soft", id: "turn" });
     this.legend = el("div", { class: "legend" });
-    this.root = el("div", {}, el("div", { class: "bar" }, this.play, this.scrub, this.turn, this.speed), el("div", { class: "stage" }, this.sides.map((side) => side.root)), this.legend);
-    this.last = 0;
-    this.tick = (now) => { if (this.root.isConnected || !this.shown) { this.shown ||= this.root.isConnected; this.step(now); this.frame = requestAnimationFrame(this.tick); } };
-    this.frame = requestAnimationFrame(this.tick);
+    this.root = el("div", {}, el("div", { class: "bar" }, this.play, this.scrub, this.turn, this.speed), this.legend, el("div", { class: "stage" }, this.sides.map((side) => side.root)));
+    // A timer and not every frame of the screen: a page that waits costs nothing.
+    this.tick = () => {
+      if (this.shown && !this.root.isConnected) return;
+      this.shown ||= this.root.isConnected;
+      this.step();
+      setTimeout(this.tick, this.playing ? 1000 / Number(this.speed.value) : 200);
+    };
+    setTimeout(this.tick, 0);
   }
 
   side(name) {
     const canvas = el("canvas", { role: "img", width: 300, height: 200, id: `film-${name}` });
     const choose = el("select", { "aria-label": `version shown ${name}`, id: `version-${name}`, onchange: () => this.load(side, choose.value) });
-    const scores = el("table", { class: "scores" });
+    const scores = el("ul", { class: "scores", "aria-label": `return so far, ${name}` });
     const lines = el("div", { class: "soft mono" });
-    const side = { name, canvas, choose, scores, lines, film: null, root: el("figure", { class: "card", style: { margin: 0 } }, el("figcaption", { class: "bar" }, el("b", {}, name), choose), canvas, lines, scores) };
+    const side = { name, canvas, choose, scores, lines, film: null, root: el("figure", { class: "card", style: { margin: 0 } }, el("figcaption", { class: "bar" }, el("b", {}, name), choose), scores, canvas, lines) };
     return side;
   }
 
@@ -193,16 +220,16 @@ export class Stage {
 
   async load(side, episodes) {
     try { side.film = new Film(await ask("/api/film", { id: this.run, episodes })); } catch { return; }
-    this.legend.replaceChildren(...side.film.kinds.slice(side.film.grid ? 1 : 0).map((kind) => el("span", {}, el("span", { class: "swatch", style: { background: kind.colour } }), kind.name)));
+    const kinds = new Map(this.sides.flatMap((own) => own.film ? own.film.seen() : []).map((kind) => [kind.name, kind]));
+    this.legend.replaceChildren(...[...kinds.values()].map((kind) => el("span", {}, sign(kind), kind.name)));
     this.scrub.max = Math.max(...this.sides.map((own) => own.film ? own.film.last : 0));
     this.show(this.index);
   }
 
   toggle() { this.playing = !this.playing; if (this.playing && this.index >= Number(this.scrub.max)) this.index = 0; this.show(this.index); }
 
-  step(now) {
-    if (!this.playing || now - this.last < 1000 / Number(this.speed.value)) return;
-    this.last = now;
+  step() {
+    if (!this.playing) return;
     const end = Number(this.scrub.max);
     if (!end) return;
     this.pause = this.index >= end ? (this.pause || 0) + 1 : 0;
@@ -219,23 +246,22 @@ export class Stage {
       const turn = side.film.turns[Math.min(index, side.film.last)] || {}, scores = turn.scores || [];
       const total = scores.reduce((sum, own) => sum + own, 0);
       side.canvas.setAttribute("aria-label", `${side.film.data.game}, ${side.name}, turn ${turn.turn}, return of the herd ${short(total)}`);
-      this.fill(side, scores, total);
+      this.fill(side, scores, total, turn.agents && new Set(turn.agents.map(([number]) => number)));
       side.lines.textContent = (turn.lines || []).join(" · ");
       if (side.name === "now") this.turn.textContent = `turn ${turn.turn} of ${(side.film.turns[side.film.last] || {}).turn}`;
     }
   }
 
-  fill(side, scores, total) {
+  fill(side, scores, total, here) {
     const film = side.film, most = 12;
     if (side.rows !== film) {
       side.rows = film;
-      side.cells = scores.slice(0, most).map(() => el("td"));
-      side.total = el("td");
-      side.scores.replaceChildren(el("caption", { class: "soft", style: { textAlign: "left" } }, "return so far"), el("tbody", {},
-        side.cells.map((cell, i) => el("tr", {}, el("th", { scope: "row", style: { textAlign: "left" } }, el("span", { class: "dot", style: { background: film.colours[i] } }, i), ` ${film.agents[i]}`), cell)),
-        scores.length > 1 ? el("tr", {}, el("th", { scope: "row", style: { textAlign: "left" } }, `herd of ${scores.length}`), side.total) : null));
+      side.cells = scores.slice(0, most).map(() => el("b"));
+      side.total = el("b");
+      side.scores.replaceChildren(...side.cells.map((cell, i) => el("li", {}, el("span", { class: "dot", style: { background: film.colours[i] } }, i), ` ${film.agents[i]} `, cell)),
+        ...(scores.length > 1 ? [el("li", {}, `herd of ${scores.length} `, side.total)] : []));
     }
-    side.cells.forEach((cell, i) => { cell.textContent = (scores[i] ?? 0).toFixed(1); });
+    side.cells.forEach((cell, i) => { cell.textContent = (scores[i] ?? 0).toFixed(1); cell.parentNode.classList.toggle("away", Boolean(here) && !here.has(i)); });
     side.total.textContent = total.toFixed(1);
   }
 }
