@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -32,11 +33,26 @@ def test_intervals_are_near_those_of_scipy() -> None:
         width = other.high - other.low
         assert found.low == pytest.approx(other.low, abs=0.08 * width)
         assert found.high == pytest.approx(other.high, abs=0.08 * width)
-    student = stats.ttest_1samp(X, 0).confidence_interval(0.95)
-    assert statistics.mean([X]).low == pytest.approx(student.low, abs=0.15)
-    assert statistics.mean([X]).high == pytest.approx(student.high, abs=0.15)
+    by_t_distribution = stats.ttest_1samp(X, 0).confidence_interval(0.95)
+    assert statistics.mean([X]).low == pytest.approx(by_t_distribution.low, abs=0.15)
+    assert statistics.mean([X]).high == pytest.approx(by_t_distribution.high, abs=0.15)
     few = statistics.mean([X[:4]])
     assert (few.low, few.high) == pytest.approx(tuple(stats.ttest_1samp(X[:4], 0).confidence_interval(0.95)))
+
+
+def test_strata_are_resampled_one_by_one_as_by_scipy() -> None:
+    """Two tasks far apart: scores drawn across them would make intervals ten times as wide."""
+    tasks = [DRAW.normal(0, 1, 200), DRAW.normal(50, 3, 150)]
+    for ours, one in ((statistics.mean, np.mean), (statistics.interquartile_mean, trimmed)):
+
+        def over_tasks(x: np.ndarray, y: np.ndarray, axis: int = -1, one: Any = one) -> np.ndarray:
+            return (one(x, axis=axis) + one(y, axis=axis)) / 2
+
+        found = ours(tasks)
+        other = stats.bootstrap(tasks, over_tasks, method="basic", random_state=1).confidence_interval
+        width = other.high - other.low
+        assert found.value == pytest.approx(over_tasks(*tasks))
+        assert (found.low, found.high) == pytest.approx((other.low, other.high), abs=0.08 * width)
 
 
 def trimmed(x: np.ndarray, axis: int = -1) -> np.ndarray:

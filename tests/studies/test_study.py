@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +84,7 @@ def test_designs_that_make_no_sense_are_refused(keys: dict[str, Any], sentence: 
         names(**keys)
 
 
+@pytest.mark.promise
 def test_a_study_grows_and_runs_nothing_twice(file: Callable[..., Path], tmp_path: Path, tiny: dict[str, Any]) -> None:
     out = tmp_path / "out"
     done = remuda.study(file(grid={"lr": [0.001]}, seeds=1), out=out, side_by_side=1, quiet=True)
@@ -98,6 +102,16 @@ def test_a_study_grows_and_runs_nothing_twice(file: Callable[..., Path], tmp_pat
     }
     with pytest.raises(RunError, match="was made with another total_episodes"):
         remuda.study(file(settings={"total_episodes": 6}, grid={"lr": [0.001]}, seeds=1), out=out, quiet=True)
+
+
+def test_a_study_goes_on_where_auto_chose_the_engine(file: Callable[..., Path], tmp_path: Path) -> None:
+    """A run records the engine that was chosen, and that it waits by round: it is still one of the study's."""
+    path = file(settings={"deterministic": False}, seeds=1, side_by_side=1)
+    assert read_design(path).settings.get("engine", "auto") == "auto"
+    assert remuda.study(path, out=tmp_path / "out", quiet=True).finished
+    before = result_time(tmp_path / "out", "treasurehunt/seed-0")
+    assert resume_study(tmp_path / "out", quiet=True).finished
+    assert result_time(tmp_path / "out", "treasurehunt/seed-0") == before
 
 
 def test_a_run_that_fails_does_not_end_the_others(file: Callable[..., Path], tmp_path: Path, cli: Any) -> None:
@@ -180,23 +194,45 @@ def wait_for(process: subprocess.Popen[str], happened: Callable[[], bool]) -> No
 def test_a_study_that_is_killed_goes_on_as_if_it_had_not_been(
     file: Callable[..., Path], tmp_path: Path, kills: int
 ) -> None:
-    path = file(settings={"total_episodes": 90}, grid={"lr": [0.001, 0.002]}, seeds=2, side_by_side=2)
+    """Killed with -9 at random: a while after its runs have saved something new, or while it starts."""
+    path = file(settings={"total_episodes": 90 * kills}, grid={"lr": [0.001, 0.002]}, seeds=2, side_by_side=2)
     whole, out = tmp_path / "whole", tmp_path / "killed"
     assert remuda.study(path, out=whole, quiet=True).finished
+    draw = random.Random(7)
     finished: dict[str, int] = {}
     for kill in range(kills):
         with start(path, out) as process:
-            wanted = 5 * (kill + 1)
-            wait_for(process, lambda wanted=wanted: len([*out.glob("runs/*/*/checkpoints/[0-9]*")]) >= min(wanted, 4))
-            time.sleep(0.07 * kill)
+            if kill != 2:
+                began = time.time_ns()
+                wait_for(process, lambda began=began: newest_checkpoint(out) > began)
+            time.sleep(draw.uniform(0.0, 1.0))
+            assert process.poll() is None, "the study ended before it was killed"
             process.kill()
         wait_until_gone(out)
-        for name, time_ns in finished.items():
-            assert result_time(out, name) == time_ns, f"{name} was run again"
+        assert {name: result_time(out, name) for name in finished} == finished, "a run was run again"
         finished |= {name: result_time(out, name) for name in weights(out)}
+    assert len(finished) < 4
     assert resume_study(out, quiet=True).finished
-    assert weights(out) == weights(whole)
-    assert {name: result_time(out, name) for name in finished} == finished
+    assert {name: result_time(out, name) for name in finished} == finished, "a run was run again"
+    assert results(out) == results(whole)
+    for name in weights(out):
+        rounds = remuda.Run(out / "runs" / name).metrics["round"]
+        assert sorted(set(rounds)) == sorted(rounds)[::2], f"{name} recorded a round twice"  # two agents
+
+
+def results(out: Path) -> list[dict[str, str]]:
+    """Everything in runs.csv that does not depend on the clock."""
+    with (out / "runs.csv").open() as table:
+        kept = ("variant", "seed", "score", "score_se", "episodes", "agent_steps", "weights_sha256")
+        return [{name: row[name] for name in kept} for row in csv.DictReader(table)]
+
+
+def newest_checkpoint(out: Path) -> int:
+    times = [0]
+    for path in out.glob("runs/*/*/checkpoints/[0-9]*"):
+        with suppress(OSError):  # an older one was removed meanwhile
+            times.append(path.stat().st_mtime_ns)
+    return max(times)
 
 
 def result_time(out: Path, name: str) -> int:

@@ -13,7 +13,7 @@ from remuda.core.errors import ConfigError
 from remuda.studies.sweeps.options import SweepOptions, SweepTrial
 from remuda.studies.sweeps.proposer import PruningRule, SweepSpace, known_before, propose
 from remuda.studies.sweeps.space import distributions, is_range
-from remuda.studies.sweeps.sweep import SweepSchedule, SweepState, resume_sweep, sweep
+from remuda.studies.sweeps.sweep import Sweep, SweepSchedule, SweepState, sweep
 from remuda.studies.trials.trial import TrialOutcome
 
 RANGES = {"lr": "log(1e-4, 1e-2)", "layer": "int(8, 16)", "lag": "choice(0, 1)"}
@@ -59,6 +59,7 @@ def test_a_trial_knows_only_those_that_have_ended_for_sure(method: str) -> None:
     assert propose(30, SweepOptions(method=method, batch=3, seed=6), SPACE, trials) != first
 
 
+@pytest.mark.promise
 @pytest.mark.parametrize("prune", ["halving", "hyperband"])
 def test_a_bad_trial_is_pruned_and_a_good_one_is_not(prune: str) -> None:
     options = SweepOptions(prune=prune, batch=1)
@@ -103,12 +104,13 @@ def test_trials_wait_for_those_they_have_to_know(tmp_path: Path, tiny: dict[str,
     assert len({json.dumps(trial.values) for trial in schedule.state.trials}) == 4
 
 
+@pytest.mark.promise
 def test_a_sweep_depends_on_its_seed_alone_and_goes_on(tmp_path: Path, tiny: dict[str, Any], cli: Any) -> None:
     settings = {
         "game": "treasurehunt", **tiny, "keep_checkpoints": 1, "evaluate_every": 3, "lr": "log(1e-4, 1e-2)",
         "trials": 5, "prune": "halving", "batch": 2, "side_by_side": 1, "seed": 3,
     }  # fmt: skip
-    whole = sweep(settings, tmp_path / "whole", quiet=True)
+    whole = remuda.sweep(out=tmp_path / "whole", quiet=True, **settings)
     assert len(whole.state.trials) == 5
     assert whole.best is not None
     assert {trial.status for trial in whole.state.trials} <= {"finished", "pruned"}
@@ -121,7 +123,9 @@ def test_a_sweep_depends_on_its_seed_alone_and_goes_on(tmp_path: Path, tiny: dic
     state["trials"] = [*state["trials"][:3], {"number": 3, "values": state["trials"][3]["values"]}]
     (tmp_path / "again" / "sweep.json").write_text(json.dumps(state))
     (tmp_path / "again" / "trials" / "0003" / "result.json").unlink()
-    assert resume_sweep(tmp_path / "again", quiet=True).state.trials == whole.state.trials
+    continued = remuda.resume_study(tmp_path / "again", quiet=True)
+    assert isinstance(continued, Sweep)
+    assert continued.state.trials == whole.state.trials
     assert "<svg" in (tmp_path / "again" / "sweep.html").read_text()
     assert cli("resume", tmp_path / "again").code == 0
     assert cli("resume", tmp_path / "again", "--engine", "sync").code == 2

@@ -71,6 +71,7 @@ def test_an_entrant_without_a_loss_has_a_finite_rating() -> None:
     assert not connected(pair_counts(3, [(0, 1, 1.0, 2)])[1])
 
 
+@pytest.mark.promise
 def test_the_order_of_the_words_changes_nothing(trained: Train, cli: Any, tmp_path: Path) -> None:
     runs = [trained(), trained(seed=1)]
     words = [str(runs[0].path), f"{runs[1].path}/0@best", "random"]

@@ -35,6 +35,8 @@ UNCOMPARED = (
     "start_limit_s", "turn_limit_s",
 )  # fmt: skip
 """Settings in which a run may differ from the design and still be one of its runs: they do not change its results."""
+CHOSEN_BY_AUTO = ("engine", "deterministic")
+"""Settings that engine=auto fills in when a run starts."""
 DEFAULTS: dict[str, Any] = {"pictures": False}
 """Settings of every run, unless the study gives others: the study draws its own curves."""
 
@@ -104,7 +106,7 @@ class StudyRun:
     def differs_from(self, other: Plan) -> str | None:
         """The first setting that decides results and that another plan has otherwise; None if there is none."""
         mine, theirs = self.plan.model_dump(mode="json"), other.model_dump(mode="json")
-        skipped = {*UNCOMPARED, *(("engine",) if self.plan.engine == AUTO else ())}
+        skipped = {*UNCOMPARED, *(CHOSEN_BY_AUTO if self.plan.engine == AUTO else ())}
         return next((name for name in mine if name not in skipped and mine[name] != theirs[name]), None)
 
 

@@ -137,8 +137,9 @@ def _compute(report: StudyReport) -> str:
 
 def _repeat(report: StudyReport, folder: Path) -> str:
     design = yaml.safe_dump(report.design.options.model_dump(mode="json", exclude_defaults=True), sort_keys=False)
-    command = f"remuda study {folder.name}.yaml"
+    name = report.design.options.name or folder.name
+    command = f"remuda study {name}.yaml"
     return (
-        f"<pre>{escape(command)}</pre>{note(f'with this file {folder.name}.yaml:')}<pre>{escape(design)}</pre>"
+        f"<pre>{escape(command)}</pre>{note(f'with this file {name}.yaml:')}<pre>{escape(design)}</pre>"
         f"{note('Every number is in the CSV files beside this page; the pictures are in figures/ as SVG and PDF.')}"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -22,6 +23,8 @@ WIDTH, HEIGHT = 5.2, 3.4
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000", "#7f7f7f")
 """Told apart also by colour-blind readers (Okabe and Ito)."""
 LABELS = {"episodes": "episodes", "agent_steps": "agent-steps", "wall_s": "seconds of training"}
+NAME_COLUMNS = 24
+"""Letters in a line of a variant's name."""
 MAX_LEGEND = 12
 """Variants that a legend names."""
 
@@ -49,13 +52,28 @@ def save(figures: dict[str, Any], folder: Path) -> None:
 def _drawn(picture: Callable[[Any, StudyReport], None], report: StudyReport) -> Any:
     from matplotlib.figure import Figure  # slow to import, and only pictures need it
 
-    rows = len(report.variants) if picture in (_scores, _improvement) else 0
+    rows = len(report.variants) if picture is _scores else len(report.comparisons) if picture is _improvement else 0
     figure = Figure(figsize=(WIDTH, HEIGHT if not rows else 0.9 + 0.42 * max(rows, 2)), layout="constrained")
     axes = figure.add_subplot()
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     picture(axes, report)
     return figure
+
+
+def _legend(axes: Any) -> None:
+    """Name the variants above the axes, where they hide no curve: two in a line if their names are short."""
+    handles, labels = axes.get_legend_handles_labels()
+    columns = 2 if max(map(len, labels)) <= NAME_COLUMNS else 1
+    axes.figure.legend(
+        handles, [_wrapped(name, 2 * NAME_COLUMNS) for name in labels], loc="outside upper left", ncols=columns,
+        fontsize=8, frameon=False,
+    )  # fmt: skip
+
+
+def _wrapped(name: str, columns: int = NAME_COLUMNS) -> str:
+    """A name in lines of so many letters: a long one would leave no width for the axes."""
+    return textwrap.fill(name, columns, break_on_hyphens=False)
 
 
 def _colour(number: int) -> str:
@@ -74,7 +92,7 @@ def _scores(axes: Any, report: StudyReport) -> None:
         axes.plot(own.values, np.full(len(own.values), i - 0.25), "|", color="#9aa4af", markersize=7)
         _interval(axes, own.mean, i, _colour(i), "o")
         _interval(axes, own.iqm, i + 0.25, _colour(i), "s")
-    axes.set_yticks(range(len(report.variants)), [own.name for own in report.variants], fontsize=9)
+    axes.set_yticks(range(len(report.variants)), [_wrapped(own.name) for own in report.variants], fontsize=8)
     axes.invert_yaxis()
     axes.set_xlabel(f"{report.design.options.metric}: | runs, ● mean, ■ IQM, 95 %", fontsize=9)
 
@@ -89,7 +107,7 @@ def _curves(axes: Any, report: StudyReport, axis: str) -> None:
     axes.set_xlabel(LABELS[axis], fontsize=9)
     evaluated = all(score.evaluated for own in report.variants for score in own.scores)
     axes.set_ylabel(f"{report.design.options.metric} ({'evaluation' if evaluated else 'training'})", fontsize=9)
-    axes.legend(fontsize=8, frameon=False)
+    _legend(axes)
 
 
 def _profiles(axes: Any, report: StudyReport) -> None:
@@ -106,7 +124,7 @@ def _profiles(axes: Any, report: StudyReport) -> None:
     axes.set_xlabel(f"{report.design.options.metric} τ", fontsize=9)
     axes.set_ylabel(f"share of runs with {better} τ", fontsize=9)
     axes.set_ylim(-0.02, 1.02)
-    axes.legend(fontsize=8, frameon=False)
+    _legend(axes)
 
 
 def _improvement(axes: Any, report: StudyReport) -> None:
@@ -115,6 +133,6 @@ def _improvement(axes: Any, report: StudyReport) -> None:
         _interval(axes, own.improvement, i, _colour(names.index(name)), "o")
     axes.axvline(0.5, color="#9aa4af", linewidth=1)
     axes.set_xlim(-0.02, 1.02)
-    axes.set_yticks(range(len(report.comparisons)), list(report.comparisons), fontsize=9)
+    axes.set_yticks(range(len(report.comparisons)), [_wrapped(name) for name in report.comparisons], fontsize=8)
     axes.invert_yaxis()
-    axes.set_xlabel(f"probability that a run is better than one of “{report.design.baseline}”", fontsize=9)
+    axes.set_xlabel("probability of improvement, 95 %", fontsize=9)

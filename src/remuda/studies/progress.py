@@ -4,57 +4,32 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.progress import Progress as Bar
+from rich.progress import TimeRemainingColumn
 
-from remuda.runs.callbacks.progress import QuietConsole
 from remuda.studies.design import Design
+from remuda.studies.trials.episode_bar import EpisodeBar
 from remuda.studies.trials.trial import TrialOutcome, TrialProgress
 
 LINE_EVERY_S = 30.0
 """Seconds between two lines about the whole study where there is no terminal."""
 
 
-class StudyProgress:
+class StudyProgress(EpisodeBar):
     """A bar on a terminal, lines elsewhere."""
 
     def __init__(self, folder: Path, design: Design, done: Mapping[str, Path], quiet: bool) -> None:
-        self.console = QuietConsole(stderr=True, quiet=quiet, soft_wrap=True, markup=False)
         self._folder = folder
         self._plans = {own.name: own.plan.total_episodes for own in design.runs}
         self._episodes = {name: self._plans[name] for name in done}
         self._ended = len(done)
         self._running: dict[str, int] = {}
         self._last_line = time.monotonic()
-        self._bar = Bar(
-            TextColumn("{task.description}"), BarColumn(None), TextColumn("episodes"), MofNCompleteColumn(),
-            TimeElapsedColumn(), TimeRemainingColumn(), console=self.console, transient=True,
-            disable=quiet or not self.console.is_terminal,
-        )  # fmt: skip
-        self._task = self._bar.add_task("", total=sum(self._plans.values()), completed=sum(self._episodes.values()))
+        super().__init__(quiet, sum(self._plans.values()), sum(self._episodes.values()), TimeRemainingColumn())
         variants, runs = len(design.variants), len(design.runs)
         known = f", {self._ended} of them are there already" if self._ended else ""
         self.say(f"{variants} {'variant' if variants == 1 else 'variants'}, {runs} runs{known}; directory {folder}")
-
-    def __enter__(self) -> Self:
-        self._bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        with suppress(OSError):
-            self._bar.stop()
-
-    def say(self, text: str) -> None:
-        """Show a line."""
-        with suppress(OSError):  # the terminal may be gone
-            self.console.print(text, markup=False, highlight=False)
 
     def tell(self, progress: TrialProgress) -> None:
         """Move the bar."""
@@ -89,4 +64,4 @@ class StudyProgress:
         return f"{self._ended}/{len(self._plans)} runs, {len(self._running)} under way"
 
     def _update(self) -> None:
-        self._bar.update(self._task, description=self._line(), completed=sum(self._episodes.values()))
+        self.move(self._line(), sum(self._episodes.values()))

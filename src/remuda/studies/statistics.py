@@ -3,7 +3,7 @@
 Intervals are of 95 % and have to hold for ten seeds. The percentile bootstrap, which most papers use, covers the mean
 of ten normal scores in 91 % of studies and that of ten exponential ones in 88 % (2,000 simulated studies each). So the
 mean and the inter-quartile mean have studentised bootstrap intervals, and the median has one from order statistics: all
-of them cover 94 to 96 % there (`tests/studies/test_statistics.py` repeats it).
+of them cover 93 to 96 % there (`tests/studies/test_statistics.py` repeats it).
 
 Scores come in strata, one array per task; seeds are drawn within each stratum, and an aggregate over several strata is
 the mean of theirs.
@@ -184,7 +184,7 @@ def _improvement(x: Floats, y: Floats, higher_is_better: bool) -> tuple[Estimate
 
     sign = 1.0 if higher_is_better else -1.0
     probability = _probability(x, y, higher_is_better)
-    if not 0 < probability < 1:  # complete separation: the interval of the most extreme case that still has one
+    if not 0 < probability < 1:  # every run of one beats every run of the other: the variance is zero
         return _separated(probability, len(x), len(y))
     placed = [_placements(sign * x, sign * y), _placements(sign * y, sign * x)]
     variance = sum(float(own.var(ddof=1)) / len(own) for own in placed)

@@ -22,7 +22,6 @@ import yaml
 from remuda.core import session
 from remuda.core.code_names import refuse_while_importing
 from remuda.core.errors import RemudaError, RunError
-from remuda.core.machine import cores
 from remuda.core.yamlfile import read_yaml
 from remuda.games.registry import AnyGame, game_name
 from remuda.runs.callbacks.base import Row
@@ -32,13 +31,14 @@ from remuda.runs.folder import locked
 from remuda.runs.run import Run
 from remuda.runs.storage import storage_errors
 from remuda.runs.trust import check_trust, sign, sign_runs
-from remuda.studies.design import Design, StudyOptions, StudyRun, read_design
+from remuda.studies.design import Design, StudyOptions, read_design
 from remuda.studies.page import PAGE, write_page
 from remuda.studies.progress import StudyProgress
 from remuda.studies.report import StudyReport
+from remuda.studies.schedule import RunSchedule
 from remuda.studies.state import StudyState
 from remuda.studies.trials.pool import TrialPool
-from remuda.studies.trials.trial import Trial, TrialOutcome
+from remuda.studies.trials.trial import TrialOutcome, TrialProgress
 from remuda.transport.processes import refuse_inside_workers
 
 STUDY, RUNS, ERRORS = "study.yaml", "runs", "errors"
@@ -182,12 +182,17 @@ def run_study(design: Design, folder: Path, quiet: bool = False) -> Study:
         done = {name: path for name, path in found.items() if Run(path).finished or name in state.ended}
         todo = [own for own in design.runs if own.name not in done]
         with StudyProgress(folder, design, done, quiet) as progress:
-            schedule = RunSchedule(
-                todo, {own.name: found.get(own.name, folder / RUNS / own.name) for own in todo}, design
-            )
-            with TrialPool(schedule.side_by_side, progress.tell, schedule.objects) as pool:
-                for outcome in pool.run(schedule.next_trial):
+            folders = {own.name: found.get(own.name, folder / RUNS / own.name) for own in todo}
+            schedule = RunSchedule(todo, folders, design, done)
+
+            def tell(told: TrialProgress) -> None:
+                progress.tell(told)
+                schedule.tell(told)
+
+            with TrialPool(schedule.side_by_side, tell, schedule.objects) as pool:
+                for outcome in pool.run(schedule.next_trial, schedule.widen):
                     progress.ended(outcome)
+                    schedule.ended(outcome)
                     state = state.with_outcome(outcome)
                     state.write(folder)
                     _write_trace(folder, outcome)
@@ -256,38 +261,3 @@ def _write_trace(folder: Path, outcome: TrialOutcome) -> None:
         if outcome.status == "failed":
             path.parent.mkdir(exist_ok=True)
             path.write_text(f"{outcome.why}\n\n{outcome.trace}", encoding="utf-8")
-
-
-class RunSchedule:
-    """Which run is started next, and with how many threads: all cores are busy until the last run."""
-
-    def __init__(self, todo: Sequence[StudyRun], folders: Mapping[str, Path], design: Design) -> None:
-        # The longest first: short ones fill the gaps at the end.
-        self._waiting = sorted(todo, key=lambda own: -own.plan.total_episodes)
-        self._folders = folders
-        fixed = [own.plan.n_workers or 1 for own in todo]
-        fitting = max(1, cores() // max(fixed, default=1))
-        self.side_by_side = max(1, min(design.options.side_by_side or fitting, len(todo)))
-
-    @property
-    def objects(self) -> set[str]:
-        """Names of games and networks of this Python session."""
-        values = [own.plan.game for own in self._waiting]
-        values += [
-            value for own in self._waiting for opts in own.plan.learner_options.values() for value in opts.values()
-        ]
-        return {value for value in values if session.is_session_name(value)}
-
-    def next_trial(self, busy: int) -> Trial | None:
-        """The next run, with its share of the cores."""
-        if not self._waiting:
-            return None
-        share = max(1, cores() // min(self.side_by_side, busy + len(self._waiting)))
-        own = self._waiting.pop(0)
-        return Trial(
-            name=own.name,
-            folder=self._folders[own.name],
-            settings=own.settings,
-            episodes=own.plan.total_episodes,
-            n_workers=own.plan.n_workers or share,
-        )

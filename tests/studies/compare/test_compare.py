@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 import xml.etree.ElementTree as ElementTree
 from html.parser import HTMLParser
 from pathlib import Path
@@ -11,6 +13,8 @@ from typing import Any
 
 import pytest
 
+import proc
+from remuda.cli.main import main
 from remuda.core.errors import ConfigError, UnknownName
 from remuda.core.machine import cores
 from remuda.engines.table import ENGINES
@@ -36,10 +40,6 @@ def measurements(engine: str, workers: int, *rates: float, **others: float) -> V
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The files that the command writes for three engines."""
-    import sys
-
-    from remuda.cli.main import main
-
     folder = tmp_path_factory.mktemp("compared")
     words = [
         "compare", "treasurehunt", *TINY, "--engines", "sequential,vectorized,executor", "--n-workers", "2",
@@ -72,6 +72,16 @@ def test_every_variant_is_measured(compared: Any) -> None:
             assert trial["collect_cpu_s"] > 0
             assert trial["learn_cpu_s"] > 0
     assert measured["vectorized", min(2, cores())]["episodes_per_s"] > measured["sequential", 1]["episodes_per_s"]
+
+
+def test_a_comparison_that_is_killed_leaves_no_training(tmp_path: Path) -> None:
+    words = ["compare", "treasurehunt", *TINY, "--engines", "executor", "--n-workers", "2", "--seconds", "600"]
+    command = [sys.executable, "-m", "remuda", *words]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as compare:
+        proc.wait(lambda: len(proc.descendants(compare.pid)) >= 4, 120)  # the training and its workers
+        trainings = proc.descendants(compare.pid)
+        compare.kill()
+    proc.wait(lambda: not any(proc.find(one.pid) == one for one in trainings), 60)
 
 
 def test_recommendations_predictions_and_ideal_are_there(compared: Any) -> None:
@@ -144,7 +154,7 @@ def test_bad_input_is_refused_in_one_sentence(cli: Any, words: list[str], match:
 
 def test_more_threads_than_cores_are_not_measured() -> None:
     tried = variants("all", [1, 100])
-    assert {one.engine for one in tried} == set(ENGINES)
+    assert {one.kind for one in tried} == {*ENGINES, "ray+learners"}
     assert EngineVariant("executor", 100) in tried
     assert EngineVariant("ray", 100) in tried
     assert EngineVariant("vectorized", 100) not in tried

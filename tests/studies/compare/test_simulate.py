@@ -85,6 +85,18 @@ def test_actor_learner_processes_share_the_cores() -> None:
     assert rate(COMPILED, NO_SLEEP, measured, 1, 2) == pytest.approx(2 / 0.05, rel=0.15)
 
 
+def test_learner_actors_scale_to_one_per_agent() -> None:
+    trial = measurements("ray", 2, 0.01, 0.08).trials
+    measured = VariantMeasurements(EngineVariant("ray", 2, learner_actors=True), trial)
+    assert rate(COMPILED, NO_SLEEP, measured, 2, 3) == pytest.approx(2 / 0.08, rel=0.1)  # two thirds of the cores
+    for on in (8, 64):
+        assert rate(COMPILED, NO_SLEEP, measured, 2, on) == pytest.approx(4 / 0.08, rel=0.1)  # four agents
+    here = measurements("ray", 2, 0.01, 0.08)
+    two = COMPILED.model_copy(update={"n_learners": 2})
+    assert rate(two, NO_SLEEP, measured, 2, 64) == pytest.approx(2 / 0.08, rel=0.1)
+    assert rate(COMPILED, NO_SLEEP, here, 2, 64) == pytest.approx(4 / 0.08, rel=0.1)  # threads of the first process
+
+
 def test_uneven_turns_slow_down_engines_that_wait_for_the_slowest() -> None:
     even = TurnTimes(10.0, np.full(100, 0.1))
     uneven = TurnTimes(10.0, np.array([0.05] * 90 + [0.55] * 10))  # the same mean

@@ -59,6 +59,7 @@ def found(method: str, seed: int, episodes: int = 14_000, side_by_side: int = 1)
     return chosen.env_return
 
 
+@pytest.mark.promise
 def test_gp_ucb_finds_better_orders_than_random_search() -> None:
     seeds = range(4)
     gp, at_random = (mean(found(method, seed) for seed in seeds) for method in ("gp-ucb", "random"))
@@ -66,6 +67,7 @@ def test_gp_ucb_finds_better_orders_than_random_search() -> None:
     assert gp >= -12
 
 
+@pytest.mark.promise
 def test_trials_at_the_same_time_try_different_orders() -> None:
     opts = options(total_episodes=100_000, side_by_side=4, trial_episodes=1000, seed=3)
     results: list[TrialResult] = []

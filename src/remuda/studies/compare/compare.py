@@ -14,6 +14,7 @@ from remuda.core.plan import Plan
 from remuda.core.session import is_session_name
 from remuda.engines.table import ENGINES
 from remuda.games.registry import AnyGame
+from remuda.learners.herd import assign
 from remuda.runs.settings import make_plan, spec_of
 from remuda.studies.compare.measure import VariantMeasurements, measure, variants
 from remuda.studies.compare.page import Comparison, Prediction
@@ -40,10 +41,10 @@ def compare(
 ) -> Comparison:
     """Measure one plan on several engines, each trial in a process of its own.
 
-    `engines` are names with commas between, or "all"; `n_workers` are the numbers of workers to try, by default as many
-    as there are cores. `ideal` adds what a machine that never waits would do, and `cores` predicts other machines. The
-    other settings are those of the plan; unless they give `worlds`, there is at least one per worker.
-    `trust` follows names of code in runs of frozen players that somebody else made.
+    `engines` are names with commas between, or "all"; `ray+learners` is `ray` with learner actors. `n_workers` are the
+    numbers of workers to try, by default as many as there are cores. `ideal` adds what a machine that never waits would
+    do, and `cores` predicts other machines. The other settings are those of the plan; unless they give `worlds`, there
+    is at least one per worker. `trust` follows names of code in runs of frozen players that somebody else made.
     """
     refuse_while_importing()
     counts = [cores_here()] if n_workers is None else list(n_workers)
@@ -54,6 +55,8 @@ def compare(
             f"{name} was defined in this session, where no trial finds it: put it into a file and import it"
         )
     spec = spec_of(plan)
+    if engines == "all" and sum(part.agents for part in assign(plan, spec) if part.learns) < 2:
+        wanted = [one for one in wanted if not one.learner_actors]  # one agent has one learner
     clock = CpuClock.now()
     measurements = measure(plan, wanted, seconds, repeats, on_message, trust)
     disturbance = CpuClock.now().disturbance_since(clock)
@@ -80,7 +83,7 @@ def _predictions_here(
     here = cores_here()
     return [
         Prediction(
-            one.variant.engine, one.variant.workers, here, predict(plan, spec, turns, one, one.variant.workers, here)
+            one.variant.kind, one.variant.workers, here, predict(plan, spec, turns, one, one.variant.workers, here)
         )
         for one in measured
     ]
@@ -91,15 +94,16 @@ def _predictions(
 ) -> list[Prediction]:
     """Every engine with every number of cores, each with the number of workers that is best there."""
     result = []
-    for engine in dict.fromkeys(one.variant.engine for one in measured):
-        of_engine = [one for one in measured if one.variant.engine == engine]
+    for kind in dict.fromkeys(one.variant.kind for one in measured):
+        of_engine = [one for one in measured if one.variant.kind == kind]
+        engine = of_engine[0].variant.engine
         for count in sorted({cores_here(), *cores}):
             rates = []
             for workers in _worker_counts(engine, [one.variant.workers for one in of_engine], count):
                 nearest = min(of_engine, key=lambda one: abs(one.variant.workers - workers))
                 rates.append((predict(plan, spec, turns, nearest, workers, count), workers))
             rate, workers = max(rates)
-            result.append(Prediction(engine, workers, count, rate))
+            result.append(Prediction(kind, workers, count, rate))
     return result
 
 

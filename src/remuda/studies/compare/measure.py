@@ -40,21 +40,36 @@ START_LIMIT_S = 900.0
 END_LIMIT_S = 60.0
 UNLIMITED = 2**40
 """Episodes of a trial's plan; the trial is stopped long before."""
+RAY_LEARNERS = "ray+learners"
+"""The name of engine `ray` where learners are actors, too: `n_learners`, or `auto`."""
 WIDE_SPREAD = 0.4
 """If the spread of the repeats is a larger share of the median, the median says little."""
 
 
 @dataclass(frozen=True)
 class EngineVariant:
-    """An engine with a number of workers."""
+    """An engine with a number of workers; `ray` also with learners that are actors."""
 
     engine: str
     workers: int
+    learner_actors: bool = False
+
+    @property
+    def kind(self) -> str:
+        """What `--engines` calls it."""
+        return RAY_LEARNERS if self.learner_actors else self.engine
 
     @property
     def name(self) -> str:
         """Its name in tables."""
-        return self.engine if self.engine == "sequential" else f"{self.engine} {self.workers}"
+        return self.kind if self.engine == "sequential" else f"{self.kind} {self.workers}"
+
+    def plan(self, plan: Plan) -> Plan:
+        """The plan on this engine."""
+        changes: dict[str, Any] = {"engine": self.engine, "n_workers": self.workers}
+        if self.learner_actors:
+            changes["n_learners"] = plan.n_learners or "auto"
+        return plan.model_copy(update=changes)
 
 
 @dataclass(frozen=True)
@@ -121,16 +136,19 @@ class VariantMeasurements:
 
 def variants(engines: str, counts: Sequence[int]) -> list[EngineVariant]:
     """Every named engine with every number of workers that makes sense for it."""
-    names = list(ENGINES) if engines == "all" else [name.strip() for name in engines.split(",")]
+    known = [*ENGINES, RAY_LEARNERS]
+    names = known if engines == "all" else [name.strip() for name in engines.split(",")]
     for name in names:
-        if name not in ENGINES:
-            raise UnknownName("engine", name, [*ENGINES, "all"])
+        if name not in known:
+            raise UnknownName("engine", name, [*known, "all"])
     if not counts or min(counts) < 1:
         raise ConfigError("n_workers should list whole numbers from 1 on, e.g. 2,10,100")
     result = []
     for name in names:
         if name == "sequential":
             result.append(EngineVariant(name, 1))
+        elif name == RAY_LEARNERS:
+            result += [EngineVariant("ray", count, learner_actors=True) for count in sorted(set(counts))]
         elif ENGINES[name].has_workers:
             result += [EngineVariant(name, count) for count in sorted(set(counts))]
         else:  # threads in one process: more of them than cores are useless
@@ -160,12 +178,22 @@ def measure(
     return measurements
 
 
+TRAIN_WITH_PARENT = """
+from remuda.transport.processes import die_with_parent
+die_with_parent()
+from remuda.cli.main import main
+main()
+"""
+"""The command line, in a process that ends with the one that started it, though that be killed."""
+
+
 def trial_plan(plan: Plan, variant: EngineVariant) -> Plan:
     """The plan of a trial: the same work, without an end and without anything that is not training."""
-    return plan.model_copy(
+    return variant.plan(plan).model_copy(
         update={
-            "engine": variant.engine, "n_workers": variant.workers, "total_episodes": UNLIMITED, "pictures": False,
-            "evaluate_every": 0, "checkpoint_every": UNLIMITED, "checkpoint_every_s": 1e9, "deterministic": False,
+            "total_episodes": UNLIMITED, "pictures": False,
+            "evaluate_every": 0, "checkpoint_every": UNLIMITED, "checkpoint_every_s": 1e9,
+            "deterministic": plan.deterministic and ENGINES[variant.engine].deterministic,
         }
     )  # fmt: skip
 
@@ -179,7 +207,7 @@ def measure_once(plan: Plan, variant: EngineVariant, seconds: float, trust: bool
         with (Path(folder) / "stderr").open("w+") as err:
             process = subprocess.Popen(
                 [
-                    sys.executable, "-m", "remuda", "train", "--config", str(config), "--out", str(run),
+                    sys.executable, "-c", TRAIN_WITH_PARENT, "train", "--config", str(config), "--out", str(run),
                     *(["--trust"] if trust else []),
                 ],
                 stdout=subprocess.DEVNULL, stderr=err, start_new_session=True,

@@ -82,7 +82,7 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
         "disturbance": comparison.disturbance or None,
         "measured": [
             {
-                "engine": one.variant.engine, "n_workers": one.variant.workers, "problem": one.problem or None,
+                "engine": one.variant.kind, "n_workers": one.variant.workers, "problem": one.problem or None,
                 "episodes_per_s": one.rate if one.trials else None, "spread": one.spread if one.trials else None,
                 "too_wide": one.wide if one.trials else None, "shares": one.shares() if one.trials else None,
                 "trials": [vars(trial) for trial in one.trials],
@@ -228,7 +228,7 @@ def _predicted_part(comparison: Comparison) -> list[str]:
     for engine in dict.fromkeys(one.engine for one in comparison.predictions):
         points = sorted((one.cores, one.episodes_per_s) for one in comparison.predictions if one.engine == engine)
         (line,) = axes.plot(*zip(*points, strict=True), marker="o", markersize=4, linestyle="--", label=engine)
-        best = max((f.rate for f in comparison.measurements if f.variant.engine == engine and f.trials), default=None)
+        best = max((f.rate for f in comparison.measurements if f.variant.kind == engine and f.trials), default=None)
         if best is not None:
             axes.plot(
                 comparison.cores_here, best, marker="D", markersize=8, color=line.get_color(), markeredgecolor="black"
@@ -252,7 +252,7 @@ def _predicted_part(comparison: Comparison) -> list[str]:
         for one in comparison.predictions
     ]
     head = ("engine", "cores", "workers", "episodes/s", "100,000 episodes")
-    by_variant = {(one.variant.engine, one.variant.workers): one for one in comparison.measurements}
+    by_variant = {(one.variant.kind, one.variant.workers): one for one in comparison.measurements}
     here = []
     for one in comparison.predictions_here:
         found = by_variant[one.engine, one.workers]

@@ -35,7 +35,9 @@ def recommend(measurements: Sequence[VariantMeasurements]) -> list[Recommendatio
 def _simplest(candidates: Sequence[VariantMeasurements]) -> VariantMeasurements:
     """The first in the table of engines, with the fewest workers."""
     order = list(ENGINES)
-    return min(candidates, key=lambda one: (order.index(one.variant.engine), one.variant.workers))
+    return min(
+        candidates, key=lambda one: (order.index(one.variant.engine), one.variant.learner_actors, one.variant.workers)
+    )
 
 
 def _fastest(measured: Sequence[VariantMeasurements]) -> VariantMeasurements:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import cycle
-from typing import Any
 
 import numpy as np
 
@@ -19,10 +18,11 @@ from remuda.core.machine import cores as cores_here
 from remuda.core.plan import Plan
 from remuda.core.ranges import split_evenly
 from remuda.core.rng import Stream
+from remuda.engines.collectors.ray.cluster import learner_share
 from remuda.engines.collectors.task_size import TASKS_PER_WORKER, task_size
 from remuda.engines.loop import MAX_ROUNDS_AHEAD
 from remuda.learners.herd import assign
-from remuda.learners.ppo.learner import microbatch_count
+from remuda.learners.ppo.stacked import microbatch_count
 from remuda.learners.registry import learner_options
 from remuda.studies.compare.measure import VariantMeasurements
 from remuda.studies.compare.simulated_machine import SimulatedMachine, SimulatedProcess, Sleep, Work
@@ -138,12 +138,12 @@ class SimulatedEngine:
 
     def _collect_threads(self) -> int:
         """How many threads collecting uses: all if turns sleep, else the share of them that was busy when measured."""
-        most = min(self.workers, self.plan.worlds)
+        limit = min(self.workers, self.plan.worlds)
         if self.turns.any_sleep:
-            return most
+            return limit
         if self._used_threads < 1.2 or self.threads_here < 2:
             return 1
-        return max(1, min(most, round(self._used_threads / self.threads_here * most)))
+        return max(1, min(limit, round(self._used_threads / self.threads_here * limit)))
 
     def _sequential(self) -> None:
         def loop() -> SimulatedProcess:
@@ -267,7 +267,8 @@ class SimulatedEngine:
         """Workers play; learner processes learn, each a slice of the herd."""
         capacity = self._start_workers(self.workers)
         asked = self.plan.n_learners
-        learners = min(asked if isinstance(asked, int) else max(1, self.cores - self.workers + 1), self.agents)
+        spare = int(learner_share(self.cores)) if self.plan.engine == "ray" else self.cores - self.workers + 1
+        learners = min(asked if isinstance(asked, int) else max(1, spare), self.agents)
 
         def send() -> SimulatedProcess:
             while True:
@@ -299,8 +300,7 @@ def predict(
     plan: Plan, spec: GameSpec, turns: TurnTimes, measured: VariantMeasurements, workers: int, cores: int
 ) -> float:
     """Episodes per second of the measured engine with another number of workers and of cores."""
-    wanted: dict[str, Any] = {"engine": measured.variant.engine}
-    return SimulatedEngine(plan.model_copy(update=wanted), spec, turns, measured, workers, cores).rate()
+    return SimulatedEngine(measured.variant.plan(plan), spec, turns, measured, workers, cores).rate()
 
 
 def ideal_rate(plan: Plan, turns: TurnTimes, measurements: Sequence[VariantMeasurements], cores: int) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import signal
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -18,18 +18,17 @@ from typing import Any, Self
 
 from remuda.core import session
 from remuda.studies.trials.trial import Tell, Trial, TrialOutcome, TrialProgress, run_trial
+from remuda.transport.heartbeat import Limits
 from remuda.transport.processes import (
-    EXIT_LIMIT_S,
-    ONE_THREAD,
     STOP_SIGNALS,
     UNGUARDED,
-    WARM_UP_VARIABLE,
+    answer_stop_signals,
+    await_end,
     die_with_parent,
-    environment_variables,
-    main_without_file_hidden,
     missing_guard,
     process_context,
     signal_name,
+    start_process,
 )
 
 MAX_DEATHS = 3
@@ -37,8 +36,13 @@ MAX_DEATHS = 3
 POLL_S = 0.5
 """Seconds between two looks at whether somebody asked to stop."""
 
+READY = "ready"
+"""First message of a process: signals reach it from now on. It is forked from a server that ignores them."""
+
 NextTrial = Callable[[int], Trial | None]
 """Returns the next trial to start while so many run; None: none now, or, if none runs, none any more."""
+Widen = Callable[[Trial, int], Trial | None]
+"""Returns a trial under way with more threads, while so many run and cores are idle; None: it is to go on as it is."""
 
 
 @dataclass
@@ -48,6 +52,7 @@ class _TrialProcess:
     process: Any
     connection: Connection
     trial: Trial | None = None
+    wider: Trial | None = None  # the same trial with more threads; it was asked to save and to stop for it
 
 
 class TrialPool:
@@ -78,10 +83,7 @@ class TrialPool:
             if own.trial is not None:
                 own.process.kill()
         for own in self._processes:
-            own.process.join(EXIT_LIMIT_S)
-            if own.process.exitcode is None:
-                own.process.kill()
-                own.process.join()
+            await_end(own.process)
         for number, handler in self._handlers_before.items():
             signal.signal(number, handler)
 
@@ -94,7 +96,7 @@ class TrialPool:
             if own.trial is not None:
                 own.process.terminate()
 
-    def run(self, next_trial: NextTrial) -> Iterator[TrialOutcome]:
+    def run(self, next_trial: NextTrial, widen: Widen = lambda trial, busy: None) -> Iterator[TrialOutcome]:
         """Run trials until there are no more; yields how each ended, in the order in which they end."""
         if self._size == 1:
             yield from self._run_here(next_trial)
@@ -104,6 +106,8 @@ class TrialPool:
             busy = [own for own in self._processes if own.trial is not None]
             if not busy:
                 return
+            if len(busy) < self._size:
+                self._widen_trials(busy, widen)
             for ready in wait([own.connection for own in busy], POLL_S):
                 own = next(own for own in busy if own.connection is ready)
                 outcome = self._receive(own)
@@ -124,16 +128,21 @@ class TrialPool:
             if busy == self._size or (trial := next_trial(busy)) is None:
                 return
             own = next((own for own in self._processes if own.trial is None), None) or self._start_process()
-            own.trial = trial
-            with suppress(OSError):  # a dead process is found by `wait`
-                own.connection.send(trial)
+            _send(own, trial)
+
+    def _widen_trials(self, busy: Sequence[_TrialProcess], widen: Widen) -> None:
+        """Ask trials that can use idle cores to save and to stop; they go on with more threads."""
+        for own in busy:
+            if self.stopped_by is None and own.trial is not None and own.wider is None:
+                own.wider = widen(own.trial, len(busy))
+                if own.wider is not None:
+                    own.process.terminate()
 
     def _start_process(self) -> _TrialProcess:
         context = process_context()
         here, there = context.Pipe()
-        process = context.Process(target=_serve, args=(there, session.pack(self._objects)))
-        with environment_variables({WARM_UP_VARIABLE: "", **ONE_THREAD}), main_without_file_hidden():
-            process.start()
+        args = (there, session.pack(self._objects))
+        process = start_process(lambda: context.Process(target=_serve, args=args), "", Limits().start)
         there.close()
         own = _TrialProcess(process, here)
         self._processes.append(own)
@@ -145,18 +154,25 @@ class TrialPool:
             message = own.connection.recv()
         except (EOFError, OSError):
             return self._replace(own)
+        if message == READY:
+            if self.stopped_by is not None or own.wider is not None:
+                own.process.terminate()  # the first signal came while it was ignored
+            return None
         if isinstance(message, TrialProgress):
             self._tell(message)
             return None
         assert isinstance(message, TrialOutcome)
-        own.trial = None
+        wider, own.trial, own.wider = own.wider, None, None
+        if wider is not None and message.status == "stopped" and self.stopped_by is None:
+            _send(own, wider)
+            return None
         return message
 
     def _replace(self, own: _TrialProcess) -> TrialOutcome | None:
         """Start a dead process's trial once more in another one, unless that happened too often."""
-        trial = own.trial
+        trial, widened = own.wider or own.trial, own.wider is not None
         assert trial is not None
-        own.process.join()
+        await_end(own.process)
         code = own.process.exitcode
         self._processes.remove(own)
         own.connection.close()
@@ -164,23 +180,28 @@ class TrialPool:
             raise missing_guard()
         if self.stopped_by is not None:
             return TrialOutcome(trial, "stopped")
-        self._deaths[trial.name] += 1
+        self._deaths[trial.name] += not widened  # it died of our signal, which came before training could take it
         if self._deaths[trial.name] >= MAX_DEATHS:
             how = f"was killed by {signal_name(-code)}" if code < 0 else f"ended with exit code {code}"
             return TrialOutcome(trial, "failed", f"its process {how}, {MAX_DEATHS} times")
-        again = self._start_process()
-        again.trial = trial
-        with suppress(OSError):
-            again.connection.send(trial)
+        _send(self._start_process(), trial)
         return None
+
+
+def _send(own: _TrialProcess, trial: Trial) -> None:
+    """Give a process a trial."""
+    own.trial = trial
+    with suppress(OSError):  # a dead process is found by `wait`
+        own.connection.send(trial)
 
 
 def _serve(connection: Connection, objects: dict[str, bytes]) -> None:
     """The program of a process: run the trials that come. Ctrl-C in a terminal reaches only the first process."""
     os.setpgrp()
     die_with_parent()
-    for number in STOP_SIGNALS:
-        signal.signal(number, signal.SIG_DFL)  # the fork server ignores them; training must not
+    answer_stop_signals(signal.SIG_DFL)  # the fork server ignores them; training must not
+    with suppress(OSError):
+        connection.send(READY)
     session.unpack(objects)
     while True:
         try:

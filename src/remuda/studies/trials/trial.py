@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import shutil
 import time
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from remuda.core.errors import RemudaError, RunError
+from remuda.core.errors import RemudaError, RunError, message_of
+from remuda.core.failures import format_traceback
 from remuda.runs.callbacks.base import Callback, Row, Training
 from remuda.runs.run import Run
 from remuda.runs.training import resume, start
@@ -75,8 +75,8 @@ def run_trial(trial: Trial, tell: Tell = lambda progress: None) -> TrialOutcome:
     try:
         run = _train(trial, watcher)
     except Exception as error:  # a user's game may raise anything; it ends this trial only
-        text = str(error) if isinstance(error, RemudaError) else f"{type(error).__name__}: {error}"
-        return TrialOutcome(trial, "failed", text, traceback.format_exc())
+        text = str(error) if isinstance(error, RemudaError) else f"{type(error).__name__}: {message_of(error)}"
+        return TrialOutcome(trial, "failed", text, format_traceback(error))
     if watcher.why is not None:
         return TrialOutcome(trial, "ended", watcher.why)
     if run.finished:

@@ -54,7 +54,7 @@ def _gp_ucb(options: SearchOptions, space: SearchSpace, results: Sequence[TrialR
     for limit in _episode_limits(options, space, results):
         posterior = fit_posterior(space.orders, with_expected, space.foothold_counts)
         if posterior is None:
-            order = _least_tried_order(options, space, [*results, *trials])
+            order = _fewest_trials_order(options, space, [*results, *trials])
         else:
             tries = np.array([_count_trials(order, results) for order in space.orders])
             failed = [result for result in results if not result.passed]
@@ -72,7 +72,7 @@ def _random(options: SearchOptions, space: SearchSpace, results: Sequence[TrialR
     """Random orders; no order is drawn twice before all have been drawn once."""
     trials: list[WorkflowTrial] = []
     for limit in _episode_limits(options, space, results):
-        order = _least_tried_order(options, space, [*results, *trials])
+        order = _fewest_trials_order(options, space, [*results, *trials])
         trials.append(_from_nearest(order, limit, space, results, len(results) + len(trials)))
     return trials
 
@@ -90,10 +90,10 @@ def _halving(options: SearchOptions, space: SearchSpace, results: Sequence[Trial
     for size in sizes:
         episodes = space.whole_rounds(options.total_episodes / len(sizes) / size)
         if not episodes:
-            least = len(sizes) * len(space.orders) * space.round_episodes
+            needed = len(sizes) * len(space.orders) * space.round_episodes
             raise ConfigError(
                 f"total_episodes={options.total_episodes} is too little for method=halving: {len(space.orders)} orders "
-                f"in {len(sizes)} rungs need {least}, or smaller rounds (episodes_per_update)"
+                f"in {len(sizes)} rungs need {needed}, or smaller rounds (episodes_per_update)"
             )
         rung = {result.trial.workflow: result for result in results[done : done + size]}
         waiting = [order for order in remaining if order not in rung]
@@ -146,7 +146,9 @@ def _count_trials(order: str, tried: Sequence[TrialResult | WorkflowTrial]) -> i
     return sum((one.trial if isinstance(one, TrialResult) else one).workflow == order for one in tried)
 
 
-def _least_tried_order(options: SearchOptions, space: SearchSpace, tried: Sequence[TrialResult | WorkflowTrial]) -> str:
+def _fewest_trials_order(
+    options: SearchOptions, space: SearchSpace, tried: Sequence[TrialResult | WorkflowTrial]
+) -> str:
     """A random one of the orders that were tried least often."""
     tries = [_count_trials(order, tried) for order in space.orders]
     fewest = [order for order, count in zip(space.orders, tries, strict=True) if count == min(tries)]

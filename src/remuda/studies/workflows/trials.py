@@ -91,9 +91,9 @@ def end_reason(history: Sequence[Row], trial: WorkflowTrial, options: SearchOpti
         return None
     compliance, returns = (_moving_average(history, name) for name in ("compliance", "env_return"))
     passes = compliance[-1] >= options.compliance_threshold
-    values, least = (returns, MIN_GAIN * abs(returns.max())) if passes else (compliance, MIN_GAIN)
+    values, min_gain = (returns, MIN_GAIN * abs(returns.max())) if passes else (compliance, MIN_GAIN)
     earlier, lately = values[: -options.patience], values[-options.patience :]
-    if lately.max() >= earlier.max() + least:
+    if lately.max() >= earlier.max() + min_gain:
         return None
     return "its return no longer improves" if passes else "its compliance no longer improves"
 
