@@ -13,26 +13,9 @@ import yaml
 from PIL import Image
 
 import remuda
+from remuda.cli.main import app
 
-COMMANDS = [
-    "train",
-    "resume",
-    "evaluate",
-    "search",
-    "compare",
-    "schelling",
-    "watch",
-    "board",
-    "record",
-    "export",
-    "check",
-    "verify",
-    "replay",
-    "games",
-    "engines",
-    "learners",
-    "settings",
-]
+COMMANDS = [own.callback.__name__ for own in app.registered_commands if own.callback is not None]
 
 
 def strict_json(text: str) -> Any:
@@ -85,6 +68,15 @@ BAD: dict[str, tuple[list[str], str]] = {
     "no such game to check": (["check", "treasurehnt"], "'treasurehunt'"),
     "no such game to list": (["games", "treasurehnt"], "'treasurehunt'"),
     "no such learner to list": (["learners", "inq"], "'iqn'"),
+    "no run": (["watch"], "RUN is missing: a run directory"),
+    "a number with a comma": (["train", "treasurehunt", "total_episodes=1,500"], "should be a whole number"),
+    "half an episode": (["train", "treasurehunt", "total_episodes=1.5"], "should be a whole number"),
+    "an algorithm of others": (["train", "treasurehunt", "learner=mappo"], "ppo is one for each agent here"),
+    "an algorithm of the examples": (["train", "treasurehunt", "learner=DQN"], "`remuda examples dqn`"),
+    "an option of another learner": (["train", "treasurehunt", "passes=3"], "is an option of learner ppo, not of iqn"),
+    "another unit": (["train", "treasurehunt", "total_timesteps=9"], "'total_episodes' here, which counts episodes"),
+    "an id without its library": (["train", "CartPole-v1"], "'gymnasium:CartPole-v1'"),
+    "a factory without its module": (["train", "simple_tag_v3"], "'mpe2.simple_tag_v3:parallel_env'"),
 }  # fmt: skip
 
 
@@ -101,6 +93,48 @@ def assert_refused(outcome: Any, match: str, folder: Path | None = None) -> None
 def test_bad_input_is_one_line_and_makes_nothing(cli: Any, name: str) -> None:
     words, match = BAD[name]
     assert_refused(cli(*words), match)
+
+
+MODULE = """
+import gymnasium
+from remuda import Game, GameEntry, Options
+raise_if_imported = 1 / {divisor}
+
+class Walk(gymnasium.Env):
+    def __init__(self, size): ...
+
+class Field(Game): ...
+"""
+ENTRY = 'THE_FIELD: GameEntry = GameEntry("field", "a field", Options, Field)\n'
+
+
+def test_a_file_is_answered_with_the_game_in_it(cli: Any) -> None:
+    """The file is read, but not run: nobody asked for that."""
+    path = Path("walking.py")
+    path.write_text(MODULE.format(divisor=0))
+    for word in ("walking.py", "walking"):
+        outcome = cli("train", word)
+        assert outcome.err == f"error: game {word!r} is a module: name the game in it too, walking:Walk\n"
+    path.write_text(MODULE.format(divisor=0) + ENTRY)
+    assert cli("train", "walking.py").err.endswith("name the game in it too, walking:THE_FIELD\n")
+    path.write_text("not python")
+    assert "walking:NAME" in cli("train", "walking.py").err
+
+
+def test_a_wrong_name_in_a_file_is_answered_with_the_right_one(
+    cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    Path("running.py").write_text(MODULE.format(divisor=1) + ENTRY)
+    for word, match in {
+        "running.py:Walk": "name it as Python would import it, running:Walk",
+        "running:walk": "module 'running' has no 'walk': did you mean running:Walk?",
+        "running:Field": "is a Game: give its entry, running:THE_FIELD",
+        "running:Walk": "size (game running:Walk) has no default: give it, size=VALUE",
+    }.items():
+        outcome = cli("train", word)
+        assert (outcome.code, outcome.out) == (2, "")
+        assert outcome.err.removesuffix("\n").endswith(match)
 
 
 def test_bad_input_in_a_real_shell() -> None:
@@ -243,6 +277,16 @@ def test_training_ends_with_where_to_look(cli: Any, words: list[str]) -> None:
     assert outcome.out == ""
     assert "remuda watch run" in outcome.err
     assert "MiB" in outcome.err, "it does not say what its memories take"
+
+
+def test_what_cannot_be_watched_is_not_offered_for_watching(cli: Any) -> None:
+    words = ["turns=3", "learner=ppo", "layers=[8]", "total_episodes=2", "worlds=2", "evaluate_episodes=2"]
+    for pictures in ("true", "false"):
+        outcome = cli("train", "remuda.testing:GIFTS", *words, f"pictures={pictures}", "--out", f"run-{pictures}")
+        assert outcome.code == 0
+        assert f"look at run-{pictures}" in outcome.err
+        assert "`remuda watch run" not in outcome.err
+        assert cli("watch", f"run-{pictures}", "--terminal").code == 2
 
 
 def test_resume_goes_on(cli: Any, train: Any, trained: Any) -> None:

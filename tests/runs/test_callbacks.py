@@ -128,7 +128,7 @@ def test_callbacks_by_name(tiny: dict[str, Any], tmp_path: Path) -> None:
     [
         (["wandbb"], "did you mean 'wandb'"),
         (["nowhere:Class"], "callbacks: 'nowhere:Class' cannot be imported"),
-        (["test_callbacks:Path"], "'test_callbacks:Path' is a class, but none of remuda.Callback"),
+        (["test_callbacks:Path"], "'test_callbacks:Path' is a class, but not a subclass of remuda.Callback"),
     ],
 )
 def test_a_wrong_name_is_one_sentence(tiny: dict[str, Any], tmp_path: Path, names: list[str], said: str) -> None:

@@ -204,7 +204,7 @@ def assert_refused(run: remuda.Run, match: str, name: str | None = None) -> str:
 
 @pytest.mark.parametrize("name", DAMAGES)
 def test_a_damaged_checkpoint_is_refused_and_the_last_good_one_named(
-    trained: Any, copy_of: Any, books: Any, name: str
+    trained: Any, copy_of: Any, csv_rows: Any, name: str
 ) -> None:
     whole = trained()
     run = copy_of(whole)
@@ -214,7 +214,7 @@ def test_a_damaged_checkpoint_is_refused_and_the_last_good_one_named(
     assert_refused(run, f"the last good one is {GOOD}: use --checkpoint {GOOD}")
     again = remuda.resume(run.path, checkpoint_name=GOOD, quiet=True)
     assert again.result["weights_sha256"] == whole.result["weights_sha256"]
-    assert books(again) == books(whole)
+    assert csv_rows(again) == csv_rows(whole)
 
 
 def test_all_checkpoints_damaged(trained: Any, copy_of: Any) -> None:
@@ -322,6 +322,7 @@ def test_arrays_that_do_not_fit_are_refused(
     assert_refused(run, NEWEST)
 
 
+@pytest.mark.promise
 @pytest.mark.parametrize("alter", [stretches_beyond_the_end, a_head_beyond_the_end])
 def test_a_memory_that_points_outside_itself_is_refused(
     trained: Any, copy_of: Any, alter: Callable[[dict[str, Any]], None]
@@ -407,7 +408,7 @@ def test_a_full_disk_is_one_sentence(words: list[str], trained: Any, tmp_path: P
     """From hardly any room (the metrics fill it) to room for the first checkpoints."""
     if not _can_mount():
         pytest.skip("no permission to make a small disk here")
-    empty_fragments = tmp_path / "room"
+    empty_fragments = tmp_path / "empty"
     empty_fragments.mkdir()
     kept = tmp_path / "kept"
     done = shell(FULL, size, empty_fragments, kept, *words, "total_episodes=300", wrap=("unshare", "-rm"))

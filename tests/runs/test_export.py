@@ -73,10 +73,38 @@ class Twice(nn.Module):
 
     def forward(self, x):
         return torch.tanh(self.second(torch.relu(self.first(x.flatten(1)) * self.share)))
+
+
+class Lazy(nn.Module):
+    """A body that learns the size of observations from the first one."""
+
+    def __init__(self, obs_shape, frames, width):
+        super().__init__()
+        self.only = nn.LazyLinear(width)
+
+    def forward(self, x):
+        return torch.relu(self.only(x.flatten(1)))
 '''
 
 
 QUICK = ("iqn treasurehunt", "ppo cage2")
+ODD = "remuda.testing.odd_games"
+RECALL: dict[str, Any] = {"game": "remuda.testing.recall:RECALL", "symbols": 3, "delay": 2, "turns": 9}
+KINDS: dict[str, dict[str, Any]] = {
+    "ppo gru": {**RECALL, "learner": "ppo", "body": "gru", "width": 8, "frames": 2},
+    "ppo lstm": {**RECALL, "learner": "ppo", "body": "lstm", "width": 8, "layers": [9], "critic": "both"},
+    "iqn gru": {**RECALL, "learner": "iqn", "body": "gru", "layer": 8, "batch_size": 8},
+    "iqn lstm": {**RECALL, "learner": "iqn", "body": "lstm", "layer": 8, "batch_size": 8, "frames": 2},
+    "ppo cnn": {"game": f"{ODD}:BRIGHT_ROW", "learner": "ppo", "turns": 6, "body": "cnn", "width": 9, "frames": 2},
+    "iqn cnn": {"game": f"{ODD}:BRIGHT_ROW", "learner": "iqn", "turns": 6, "body": "cnn", "layer": 9, "batch_size": 8},
+    "ppo own lazy body": {"game": "treasurehunt", "learner": "ppo", "turns": 9, "body": "export_bodies:Lazy"},
+    "box": {"game": f"{ODD}:STEERING", "learner": "ppo", "turns": 6},
+    "box, predicted spread": {"game": f"{ODD}:STEERING", "learner": "ppo", "turns": 6, "spread": "predicted"},
+    "multidiscrete": {"game": f"{ODD}:LEVERS", "learner": "ppo", "turns": 6, "body": "gru", "width": 8},
+    "own off-policy": {"game": "treasurehunt", "learner": "dqn:DQN", "turns": 9, "frames": 2, "batch_size": 8},
+    "own on-policy": {"game": "treasurehunt", "learner": "a2c:A2C", "turns": 9},
+}
+PROMISED = ("multidiscrete", "own off-policy")
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +116,7 @@ def herds(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
     def get(name: str) -> tuple[Run, list[Path]]:
         if name not in made:
-            settings = {**SMALL, **HERDS[name]}
+            settings = {**SMALL, **(HERDS | KINDS)[name]}
             run = remuda.train(settings.pop("game"), out=folder / f"run {name}", **settings)
             outs = [folder / f"{name} {agent}" for agent in range(run.spec.agents)]
             for agent, out in enumerate(outs):
@@ -133,7 +161,8 @@ def our_outputs(policy: Policy, rows: NDArray[Any]) -> NDArray[Any]:
             x = pad_frame_stacks(rows[None], net.scale, net.inputs, net.device)
             k = net.options.acting_quantiles
             taus = ((torch.arange(k) + 0.5) / k).repeat(x.shape[1])[None]
-            quantiles = net.quantiles(net.layout.arrays(torch.from_numpy(policy.rows[:, :-1])), x, taus, None)
+            arrays = net.layout.arrays(torch.from_numpy(policy.rows[:, :-1]))
+            quantiles = net.quantiles(arrays, net.features(arrays, x), taus, None)
             return quantiles.mean(dim=2)[0, : len(rows)].numpy()
         assert isinstance(policy, PPOPolicy)
         network = policy.network
@@ -150,8 +179,8 @@ def test_all_three_agree_with_our_policy_on_real_episodes(herds: Any, name: str)
     for agent, out in enumerate(outs):
         group, policy, g, i = of_agent(run, agent)
         fragment = fragments[g]
-        lived = fragment.alive[:, :, i]
-        seen = frame_stacks(fragment, policy.frames)[:, :, i][lived]  # (rows, frames * obs), oldest first
+        alive = fragment.alive[:, :, i]
+        seen = frame_stacks(fragment, policy.frames)[:, :, i][alive]  # (rows, frames * obs), oldest first
         frames = seen.reshape(len(seen), policy.frames, *group.obs_shape).astype(np.float32)
         ours = our_outputs(policy, seen)
 
@@ -162,12 +191,12 @@ def test_all_three_agree_with_our_policy_on_real_episodes(herds: Any, name: str)
         session = onnxruntime.InferenceSession((out / ONNX).read_bytes(), providers=["CPUExecutionProvider"])
         (onnx_,) = session.run(None, {"frames": frames})
 
-        assert ours.shape == theirs.shape == onnx_.shape == (lived.sum(), group.actions)
+        assert ours.shape == theirs.shape == onnx_.shape == (alive.sum(), group.actions)
         tolerance = {"rtol": 1e-4, "atol": 1e-5}
         np.testing.assert_allclose(theirs.numpy(), ours, **tolerance)
         np.testing.assert_allclose(onnx_, ours, **tolerance)
-        mask = None if fragment.mask is None else torch.from_numpy(fragment.mask[:-1, :, i][lived])
-        acted = fragment.actions[:, :, i][lived]
+        mask = None if fragment.mask is None else torch.from_numpy(fragment.mask[:-1, :, i][alive])
+        acted = fragment.actions[:, :, i][alive]
         assert np.array_equal(module.choose(theirs, mask).numpy(), acted)
         assert np.array_equal(module.choose(torch.from_numpy(onnx_), mask).numpy(), acted)
         (alone,) = session.run(None, {"frames": frames[:1]})
@@ -195,6 +224,49 @@ def test_agents_are_different(herds: Any) -> None:
     assert not torch.equal(a, b)
 
 
+def exported_networks(out: Path) -> list[Any]:
+    """The network in ONNX and, where there is one, in the Python file: frames and state in, outputs and state out."""
+    session = onnxruntime.InferenceSession((out / ONNX).read_bytes(), providers=["CPUExecutionProvider"])
+    names = [each.name for each in session.get_inputs()]
+    networks = [lambda *inputs: session.run(None, dict(zip(names, inputs, strict=True)))]
+    if (out / NETWORK).exists():
+        network = imported(out / NETWORK).load(str(out / WEIGHTS))
+
+        def answer(*inputs: NDArray[np.float32]) -> list[NDArray[np.float32]]:
+            with torch.no_grad():
+                found = network(*map(torch.from_numpy, inputs))
+            return [own.numpy() for own in (found if isinstance(found, tuple) else (found,))]
+
+        networks.append(answer)
+    return networks
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.promise if name in PROMISED else pytest.mark.slow) for name in KINDS],
+)
+def test_agents_with_memories_bodies_and_other_actions_act_as_in_remuda(herds: Any, name: str) -> None:
+    run, (out, *_) = herds(name)
+    group, policy, _, _ = of_agent(run, 0)
+    networks = exported_networks(out)
+    assert len(networks) == (1 if name.startswith("own") else 2)
+    start = [np.zeros((1, policy.memory_size), np.float32)] if policy.memory_size else []
+    for network in networks:
+        agent, state, noise = run.agent(0), start, np.random.default_rng(7)
+        frames = np.zeros((1, policy.frames, *group.obs_shape), np.float32)
+        for _ in range(8):
+            seen = (noise.random(group.obs_shape) * min(group.high, 3)).astype(group.obs_dtype)
+            frames = np.concatenate([frames[:, 1:], seen[None, None].astype(np.float32)], axis=1)
+            outputs, *state = network(frames, *state)
+            expected = agent.act(seen)
+            if name.startswith("box"):
+                np.testing.assert_allclose(outputs[0].reshape(expected.shape), expected, rtol=1e-4, atol=1e-5)
+            else:
+                parts = np.split(outputs[0], np.cumsum(group.choices)[:-1])
+                assert [int(part.argmax()) for part in parts] == np.atleast_1d(expected).tolist()
+
+
+@pytest.mark.promise
 @pytest.mark.parametrize("name", QUICK)
 def test_the_files_need_no_remuda_and_say_how_to_use_them(herds: Any, name: str, tmp_path: Path) -> None:
     run, (out, *_) = herds(name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import io
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,13 @@ from PIL import Image, ImageColor
 from rich.console import Console
 
 import remuda
-from remuda.core.errors import ConfigError, RunError
+from remuda.core.errors import ConfigError, GameError, RunError
+from remuda.core.game import Game, make_game
+from remuda.games.registry import SHIPPED, find_game
 from remuda.runs.callbacks.pictures import FILMS, MAX_FILMS, films, thin
 from remuda.runs.curve import smoothed
 from remuda.runs.film import film_of_run, trained_bindings
-from remuda.runs.film_data import Film, PictureLimits, read_film
+from remuda.runs.film_data import Film, PictureLimits, PlayedTurn, film_of, kinds_seen, read_film
 from remuda.runs.film_picture import draw_film
 from remuda.runs.film_terminal import play_in_terminal
 
@@ -47,6 +50,20 @@ def run(trained: Any) -> remuda.Run:
     return trained(pictures=True)
 
 
+def played_at_random(game: Game, turns: int) -> Iterator[PlayedTurn]:
+    dice = np.random.default_rng(0)
+    game.reset(np.array([0]), np.array([7], np.uint64))
+    yield PlayedTurn(game, np.zeros(game.spec.agents))
+    for _ in range(turns):
+        game.step([dice.integers(0, group.actions, (1, group.size)) for group in game.spec.groups])
+        yield PlayedTurn(game, np.zeros(game.spec.agents))
+
+
+def random_film(name: str, turns: int = 12) -> Film:
+    game = make_game(find_game(name), {}, [0])
+    return film_of(played_at_random(game, turns), game.spec, {})
+
+
 def last_film(run: remuda.Run) -> Film:
     return read_film(films(run.path)[-1])
 
@@ -62,6 +79,13 @@ def test_a_run_leaves_a_film_of_the_untrained_herd_and_one_of_the_last_version(r
     assert before.turns[-1]["scores"] != now.turns[-1]["scores"]  # … played otherwise
 
 
+def test_evaluated_versions_leave_films(trained: Any) -> None:
+    run = trained(pictures=True, evaluate_every=6)
+    evaluated = set(run.evaluations["episodes"].tolist())
+    assert len(evaluated) > 1
+    assert evaluated <= {int(path.stem) for path in films(run.path)}
+
+
 def test_the_film_shows_what_the_newest_weights_do(run: remuda.Run) -> None:
     played = film_of_run(run, trained_bindings(run), 0)
     assert played.turns == last_film(run).turns
@@ -74,6 +98,59 @@ def test_a_film_drawn_shows_agents_in_their_colours(run: remuda.Run) -> None:
         centre = (14 + col * 30 + 15, 40 + row * 30 + 5)  # in the agent's disc, above its number
         wanted = ImageColor.getrgb(film.header["colours"][number])
         assert np.abs(np.subtract(image.getpixel(centre), wanted)).max() < 12
+
+
+@pytest.mark.promise
+@pytest.mark.parametrize("name", SHIPPED)
+def test_every_shipped_game_has_a_film(name: str) -> None:
+    film = random_film(name)
+    *_, image = draw_film(film, 480)
+    drawn = np.array([colour for _, colour in image.getcolors(1 << 24) or []])
+    for wanted in (*(colour for _, colour, _ in kinds_seen(film)), *film.header["colours"]):
+        nearest = np.abs(drawn - np.array(ImageColor.getrgb(wanted))).max(axis=1).min()
+        assert nearest < 24, f"{wanted} is not to be seen"  # smooth edges shift the colour of the legend's thin frames
+    if film.header["size"]:
+        assert {number for turn in film.turns for number, *_ in turn["agents"]} == set(
+            range(len(film.header["agents"]))
+        )
+    file = io.StringIO()
+    play_in_terminal(film, 1000, Console(file=file, force_terminal=True, color_system="truecolor", width=400))
+    for kind, _, _ in kinds_seen(film):
+        assert kind in file.getvalue()
+
+
+@pytest.mark.promise
+def test_who_is_it_has_a_ring_that_the_legend_explains() -> None:
+    film = random_film("tag", 40)
+    for turn in film.turns:
+        (ringed,) = [number for number, _, _, _, *rings in turn["agents"] if rings]
+        assert turn["lines"] == [f"agent {ringed} is it"]
+    assert "it" in [name for name, _, _ in kinds_seen(film)]
+
+
+def test_the_legend_has_what_is_seen_and_nothing_else() -> None:
+    kinds = [
+        ["floor", "#ffffff", "cell"],
+        ["wall", "#000000", "cell"],
+        ["beam", "#ffff00", "cell"],
+        ["it", "#ff0000", "frame"],
+    ]
+    turns: list[dict[str, Any]] = [{"turn": 0, "scores": [0.0], "cells": [[0, 0], [1, 0]], "agents": [[0, 0, 0, None]]}]
+    film = Film({"game": "g", "agents": ["a"], "colours": ["#123456"], "kinds": kinds, "size": [1, 2]}, turns)
+    assert kinds_seen(film) == []
+    turns.append({"turn": 1, "scores": [0.0], "cells": [[1, 1]], "agents": [[0, 0, 0, None, "#ff0000"]]})
+    assert [name for name, _, _ in kinds_seen(film)] == ["wall", "it"]
+    turns.append({"turn": 2, "scores": [0.0], "cells": [], "agents": [], "beams": [[0, 1, "#ffff00"]]})
+    assert [name for name, _, _ in kinds_seen(film)] == ["wall", "beam", "it"]
+
+
+def test_who_is_away_has_an_empty_circle(run: remuda.Run) -> None:
+    film = last_film(run)
+    film.turns = [film.turns[0], {**film.turns[1], "agents": film.turns[1]["agents"][1:]}]
+    here, away = draw_film(film, 210)
+    place = (14 + 210 + 14 + 3, 40 + 9)  # inside the first circle of the score board, left of the number
+    assert np.abs(np.subtract(here.getpixel(place), ImageColor.getrgb(film.header["colours"][0]))).max() < 12
+    assert min(away.getpixel(place)) > 200
 
 
 @pytest.mark.parametrize("name", ["film.gif", "film.mp4", "film.webm"])
@@ -130,6 +207,28 @@ def test_an_environment_without_pictures_is_said_before_training(tmp_path: Path,
     assert said.index("no `remuda watch`") < said.index("evaluation:")
     assert not (run.path / "herd.gif").exists()
     with pytest.raises(ConfigError, match="has nothing to show"):
+        run.watch()
+
+
+class Undrawable(Blind):
+    """An environment whose library for pictures is not installed."""
+
+    metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012
+    render_mode = "rgb_array"
+
+    def step(self, action: Any) -> Any:
+        return np.zeros(2, np.float32), 0.0, False, True, {}
+
+    def render(self) -> Any:
+        raise ImportError("no module named easel: pip install easel")
+
+
+def test_an_environment_that_cannot_be_drawn_costs_the_film_and_not_the_run(tmp_path: Path, capfd: Any) -> None:
+    run = remuda.train(Undrawable, out=tmp_path / "run", **{**GYM, "quiet": False})
+    assert run.result["finished"]
+    assert "no film: " in (said := capfd.readouterr().err)
+    assert "cannot be drawn: no module named easel: pip install easel" in said
+    with pytest.raises(GameError, match="cannot be drawn: no module named easel"):
         run.watch()
 
 

@@ -17,7 +17,7 @@ from remuda.core.errors import LearnerError
 def test_two_that_start_at_once_get_two_folders(words: list[str], tmp_path: Path) -> None:
     command = [sys.executable, "-m", "remuda", "train", *words]
     both = [subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) for _ in range(3)]
-    said = [process.communicate(timeout=120)[1] for process in both]
+    said = [process.communicate(timeout=600)[1] for process in both]
     assert [process.returncode for process in both] == [0, 0, 0], said
     assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == [f"treasurehunt-00{k}" for k in (1, 2, 3)]
 

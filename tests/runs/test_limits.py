@@ -53,6 +53,20 @@ def test_so_few_open_files_that_no_worker_fits(train: Any, monkeypatch: pytest.M
         train(engine="executor", n_workers=2)
 
 
+def test_so_few_open_files_that_nothing_can_train(train: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (20, 20))
+    with pytest.raises(ConfigError, match=r"^training needs 64 open files, this process may have 20: .*\(as root\)$"):
+        train(engine="vectorized")
+
+
+def test_networks_are_refused_before_they_are_made(train: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Memory may be promised that is not there; whoever then takes it ends the process. One network is made to look."""
+    monkeypatch.setattr(limits, "free_memory", lambda: 1 << 30)
+    with pytest.raises(ConfigError, match=r"needs [\d,.]+ GiB of memory for networks and optimisers, 1.0 GiB are free"):
+        train(frames=5000, agents=20)
+    assert not (tmp_path / "run").exists()
+
+
 def test_an_evaluation_larger_than_memory_is_refused(train: Any, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"evaluate_episodes=1000000000000 needs .* GiB of memory .* lower evaluate"):
         train(evaluate_episodes=10**12)

@@ -12,11 +12,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import gymnasium
+import numpy as np
 import pytest
 import torch
 
 import remuda
-from remuda.core.errors import RunError, StorageError
+from remuda.core.errors import GameError, RunError, StorageError
 from remuda.runs import checkpoint
 from remuda.studies.compare.page import Comparison
 
@@ -127,3 +129,125 @@ def test_ctrl_c_in_the_first_seconds_is_one_sentence(tmp_path: Path, module: str
         lines = [line for line in process.stderr if not line.startswith("import time:")]
         assert process.wait() == 130
         assert [line.strip() for line in lines if line.strip()] == ["stopped by Ctrl-C; there was nothing to save"]
+
+
+class WandersOff(gymnasium.Env[Any, Any]):
+    """An environment that changes the working directory, or fails with a text that is not UTF-8."""
+
+    observation_space = gymnasium.spaces.Box(0, 1, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, away: str, fails: bool = False) -> None:
+        self.away, self.fails = away, fails
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        os.chdir(self.away)
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        if self.fails:
+            raise ValueError("not text: \udcff\ud800")
+        return np.zeros(2, np.float32), float(action), True, False, {}
+
+
+@pytest.mark.parametrize("engine", ["sequential", "executor"])
+def test_a_game_that_changes_directory_does_not_move_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str
+) -> None:
+    here, away = tmp_path / "here", tmp_path / "away"
+    here.mkdir()
+    away.mkdir()
+    monkeypatch.chdir(here)
+    settings = {"learner": "random", "worlds": 2, "n_workers": 1, "engine": engine, "quiet": True}
+    run = remuda.train(WandersOff, away=str(away), total_episodes=4, checkpoint_every=2, out="run", **settings)
+    assert run.path == here / "run"
+    assert run.result["episodes"] == 4
+    assert list(away.iterdir()) == []
+    assert Path.cwd() == here, "the working directory was not put back"
+
+
+@pytest.mark.parametrize("engine", ["sequential", "executor"])
+def test_an_error_text_that_is_not_utf8_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str) -> None:
+    monkeypatch.chdir(tmp_path)  # it wanders off here: to where it is
+    settings = {"learner": "random", "worlds": 2, "n_workers": 1, "engine": engine, "quiet": True}
+    with pytest.raises(GameError, match="not text"):
+        remuda.train(WandersOff, away=str(tmp_path), fails=True, total_episodes=4, out="run", **settings)
+
+
+@pytest.mark.parametrize("learner", ["iqn", "ppo"])
+def test_what_a_notebook_did_to_torch_changes_nothing(tmp_path: Path, tiny: dict[str, Any], learner: str) -> None:
+    plain = {name: tiny[name] for name in ("agents", "height", "width", "turns", "worlds", "total_episodes", "device")}
+    plan = {**plain, "learner": learner, "pictures": False, "quiet": True, "deterministic": True}
+    whole = remuda.train("treasurehunt", out=tmp_path / "whole", **plan)
+    torch.set_default_dtype(torch.float64)
+    try:
+        with torch.no_grad():
+            run = remuda.train("treasurehunt", out=tmp_path / "run", **plan)
+            scores = run.evaluate(2)
+        assert torch.get_default_dtype() is torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert run.result["weights_sha256"] == whole.result["weights_sha256"]
+    assert scores.returns.tolist() == whole.evaluate(2).returns.tolist()
+
+
+def test_a_working_directory_that_was_removed_is_one_sentence(tiny: dict[str, Any], tmp_path: Path) -> None:
+    here, gone = Path.cwd(), tmp_path / "gone"
+    gone.mkdir()
+    os.chdir(gone)
+    gone.rmdir()
+    try:
+        for out in ("run", None):
+            with pytest.raises(RunError, match="the working directory was removed: change to one that exists"):
+                remuda.train("treasurehunt", out=out, quiet=True, **tiny)
+        assert remuda.train("treasurehunt", out=tmp_path / "run", quiet=True, **tiny).finished
+    finally:
+        os.chdir(here)
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_stream_that_takes_no_text_does_not_end_the_run(
+    tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, closed: bool
+) -> None:
+    stream = (tmp_path / "stream").open("w", encoding="ascii", errors="strict")
+    monkeypatch.setattr(sys, "stderr", stream)
+    if closed:
+        stream.close()
+    run = remuda.train("treasurehunt", out=tmp_path / "ünï", **tiny)
+    stream.close()
+    assert run.finished
+    shown = (tmp_path / "stream").read_text(encoding="ascii")
+    assert closed or "\\xfcn\\xef" in shown
+
+
+def test_an_evaluation_whose_scores_do_not_fit_is_refused(trained: Any) -> None:
+    with pytest.raises(remuda.RemudaError, match=r"episodes=10{15} needs .* GiB of memory for the scores"):
+        trained().evaluate(10**15)
+
+
+def test_what_is_no_text_is_printed_with_escapes(tmp_path: Path) -> None:
+    """The terminal's stream is strict: `remuda check` prints there what a game says."""
+    (tmp_path / "no_text.py").write_text(NO_TEXT)
+    environment = {**os.environ, "PYTHONIOENCODING": "utf-8:strict"}
+    command = [sys.executable, "-m", "remuda", "check", "no_text:Game"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert "not text: \\udcff" in done.stdout
+    assert "Traceback" not in done.stderr
+    assert done.returncode == 1
+
+
+NO_TEXT = """
+import gymnasium, numpy as np
+
+class Game(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(0, 1, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        raise ValueError("not text: \\udcff")
+"""

@@ -73,9 +73,10 @@ def test_other_things_get_a_name_in_this_session() -> None:
 @pytest.mark.parametrize(
     ("game", "match"),
     [
-        (Treasurehunt, r"is a Game: give its entry, GameEntry\('treasurehunt'"),
+        (Treasurehunt, "is a Game: give its entry, remuda.games.treasurehunt:ENTRY"),
         (3, "game=3 should be a name, a GameEntry, or a class or function"),
         (np.zeros(2), "should be a name"),
+        (gymnasium.make("CartPole-v1"), "is an environment already: every world makes its own"),
     ],
 )
 def test_what_is_no_game_is_told_in_a_sentence(game: Any, match: str, tmp_path: Path) -> None:

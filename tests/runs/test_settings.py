@@ -16,7 +16,7 @@ from remuda.core.errors import UsageError
 from remuda.core.plan import Plan
 from remuda.core.yamlfile import read_assignments, read_yaml, write_yaml
 from remuda.learners.registry import SHIPPED_LEARNERS
-from remuda.runs.settings import PEER_NAMES, make_plan
+from remuda.runs.settings import OTHER_UNITS, PEER_NAMES, make_plan
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "unknown game": ({"game": "treasurehnt"}, "treasurehunt"),
@@ -229,7 +229,8 @@ def test_rounds_share_out_all_episodes_and_updates(total: int, size: int, rate: 
 @pytest.mark.parametrize(
     ("learner", "peer", "ours"),
     [("ppo", "learning_rate", "lr"), ("iqn", "hidden_size", "layer"), ("ppo", "hidden_size", "layers"),
-     ("ppo", "n_epochs", "passes"), ("iqn", "num_envs", "worlds")],
+     ("ppo", "n_epochs", "passes"), ("iqn", "num_envs", "worlds"), ("ppo", "n_steps", "episodes_per_update"),
+     ("iqn", "max_cycles", "turns"), ("iqn", "minibatch_size", "batch_size")],
 )  # fmt: skip
 def test_a_name_of_another_library_is_answered_with_ours(learner: str, peer: str, ours: str) -> None:
     with pytest.raises(UsageError, match=f"unknown setting '{peer}': it is called '{ours}' here"):
@@ -237,8 +238,9 @@ def test_a_name_of_another_library_is_answered_with_ours(learner: str, peer: str
 
 
 def test_every_name_of_another_library_stands_for_a_setting_and_hides_none() -> None:
-    ours = {*Plan.model_fields, "train_interval", "agents"}
+    ours = {*Plan.model_fields, "train_interval", "agents", "turns"}
     for learner in SHIPPED_LEARNERS.values():
         ours |= set(learner.options_type().model_fields)
     assert {name for names in PEER_NAMES.values() for name in names} <= ours
     assert not ours & set(PEER_NAMES)
+    assert set(OTHER_UNITS) <= ours

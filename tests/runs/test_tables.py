@@ -54,7 +54,9 @@ def test_a_damaged_table_is_brought_to_the_checkpoint(train: Any, trained: Any, 
 def test_a_closed_pipe_does_not_lose_the_run(words: list[str], tmp_path: Path, reader: str) -> None:
     out = tmp_path / "run"
     command = f"{sys.executable} -m remuda train {' '.join(map(repr, words))} --out {out} 2>&1 | {reader}"
-    subprocess.run(["bash", "-c", command], timeout=120, capture_output=True, check=False)
+    whole = f"{command}; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", whole], timeout=120, capture_output=True, check=False)
+    assert done.returncode == 0, "whether anybody reads its output is no matter of the run"
     run = remuda.Run(out)
     assert run.finished
     assert run.result["episodes"] == 12

@@ -14,6 +14,7 @@ IQN_ALONE = ("layer", "quantiles", "acting_quantiles", "batch_size", "replay_siz
 PPO: dict[str, Any] = {"learner": "ppo", "layers": [8], "minibatches": 2, "passes": 2, **dict.fromkeys(IQN_ALONE)}
 
 
+@pytest.mark.promise
 @pytest.mark.parametrize("learner", [{}, PPO], ids=["iqn", "ppo"])
 @pytest.mark.parametrize("engine", ["sequential", "executor"])
 def test_every_engine_begins_where_another_run_ended(

@@ -32,7 +32,7 @@ def test_the_generalist_defends_against_every_script() -> None:
 
 def test_it_plays_as_a_frozen_agent() -> None:
     scores = remuda.evaluate(
-        "cage2", 5, learner="frozen:zoo:cage2/generalist/0", observation="memory", actions="compact", steps=10
+        "cage2", 5, learner="frozen:zoo:cage2/memory/0", observation="memory", actions="compact", steps=10
     )
     assert scores.returns.shape == (5, 1)
 
@@ -43,6 +43,7 @@ def test_only_names_of_the_list_are_followed(name: str) -> None:
         remuda.load(name)
 
 
+@pytest.mark.promise
 def test_nothing_is_written_into_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert remuda.watch("zoo:cage2/generalist") == Path("watch.gif")

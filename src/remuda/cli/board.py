@@ -14,8 +14,6 @@ from typing import Annotated
 
 import typer
 
-from remuda.core.errors import ConfigError
-
 
 def board(
     folder: Annotated[Path, typer.Argument(help="where the runs are, at any depth")] = Path("runs"),
@@ -34,13 +32,9 @@ def board(
 
     It only reads files, and only this machine can open it. Runs appear as they start, whoever starts them.
     """
-    from remuda.board.server import Board, BoardServer, is_loopback
-    from remuda.board.tokens import new_token
+    from remuda.board.serve import make_server
 
-    if not folder.is_dir():
-        raise ConfigError(f"{folder} is not a directory: give the one that has your runs, or train one first")
-    token = None if is_loopback(host) else new_token()
-    server = BoardServer(Board(folder.absolute(), allow_control, token), host, port)
+    server = make_server(folder, host, port, allow_control)
     with suppress(OSError):
         os.nice(10)  # a training on the same cores comes first
     url = server.url + ("#newest=1" if newest else "")
@@ -64,7 +58,8 @@ def board_beside(folder: Path) -> Iterator[None]:
     """A board in a process of its own while a run trains; it ends with the training."""
     folder.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "remuda", "board", str(folder), "--newest", "--port", "0"]
-    server = subprocess.Popen([*command, "--with-process", str(os.getpid())], start_new_session=True)
+    # Its one line goes to where progress is shown: the output may be the JSON of --json.
+    server = subprocess.Popen([*command, "--with-process", str(os.getpid())], start_new_session=True, stdout=2)
     try:
         yield
         if sys.stdin is not None and sys.stdin.isatty():

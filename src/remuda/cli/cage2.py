@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 import remuda
 from remuda.cli.words import Checkpoint
+from remuda.core.console import QuietConsole
 from remuda.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -74,5 +74,5 @@ def _print_board(board: Leaderboard) -> None:
     table = Table("cell", *names[1:])
     for row in rows:
         table.add_row(*row)
-    Console(markup=False).print(table)
+    QuietConsole(markup=False).print(table)
     print(board.remark())

@@ -32,9 +32,7 @@ def verify(
     folder: Annotated[Path, typer.Argument(help="where the recordings (.npz) are, at any depth")],
 ) -> None:
     """Replay recorded games of the original through our rules; exit code 1 if anything differs."""
-    from remuda.games.registry import find_verifier
-
-    report = find_verifier(game)(folder)
+    report = remuda.verify(game, folder)
     print(report)
     if not report.good:
         raise typer.Exit(1)
@@ -54,15 +52,13 @@ def replay(
     `--failure K` plays the episodes of failure K with the same random numbers and the same actions; exit code 1 if
     nothing is raised this time.
     """
-    from remuda.runs.replay import replay as replay_schedule
-
     if failure is not None:
         _replay_failure(run, failure, debug, trust)
         return
     opened = remuda.load(run)
     if not opened.finished:
         raise RunError(f"{run} is not finished: `remuda resume {run}` first")
-    again, then = replay_schedule(run, trust), opened.result["weights_sha256"]
+    again, then = remuda.replay(run, trust), opened.result["weights_sha256"]
     print(f"the run ended with weights {then}\nthe replay ended with  {again}")
     if again != then:
         raise typer.Exit(1)
@@ -70,9 +66,8 @@ def replay(
 
 def _replay_failure(run: Path, number: int, debug: bool, trust: bool) -> None:
     from remuda.core.failures import format_traceback
-    from remuda.runs.replay import replay_failure
 
-    record, error = replay_failure(run, number, trust)
+    record, error = remuda.replay_failure(run, number, trust)
     print(f"failure {number}, {record.task}, turn {record.turn}, seed {record.seed}, then: {record.message}")
     if error is None:
         print(f"played again up to turn {record.turn}: nothing was raised")

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
+from remuda.core.console import QuietConsole
 from remuda.core.errors import ConfigError, UnknownName
 
 
@@ -24,7 +24,7 @@ def examples(
         table = Table("example", "what it shows")
         for stem, path in found.items():
             table.add_row(stem, (ast.get_docstring(ast.parse(path.read_text("utf-8"))) or "").split("\n")[0])
-        Console(markup=False).print(table)
+        QuietConsole(markup=False).print(table)
         print("copy one with `remuda examples NAME`")
         return
     stem = name.removesuffix(".py")

@@ -2,29 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
+import remuda
+from remuda.core.console import QuietConsole
+from remuda.core.errors import ConfigError
+
 if TYPE_CHECKING:
+    from remuda.core.game import GameEntry
     from remuda.core.options import Options
 
 
 def games(name: Annotated[str | None, typer.Argument(help="show this game's options")] = None) -> None:
-    """List the games, or one game's options."""
-    from remuda.games.registry import SHIPPED, find_game
-
+    """List the games, or show what agents of one see and do, and its options."""
     if name:
+        from remuda.games.registry import find_game
+
         entry = find_game(name)
         print(f"{entry.name}: {entry.summary}")
+        _print_groups(entry)
         _print_options(entry.options)
         return
-    table = Table("game", "what it is")
-    for shipped, game in SHIPPED.items():
-        table.add_row(shipped, game.summary)
-    Console(markup=False).print(table)
+    _print_names("game", remuda.list_games())
+
+
+def _print_groups(entry: GameEntry) -> None:
+    """What agents see and do with default options, a line per group."""
+    import numpy as np
+
+    from remuda.core.game import make_game
+
+    try:
+        groups = make_game(entry, {}, [0]).spec.groups
+    except ConfigError as error:  # options without a default
+        print(f"what agents see depends on options: {error}")
+        return
+    for group in groups:
+        seen = f"{np.dtype(group.obs_dtype)} of shape {group.obs_shape}"
+        print(f"{group.name}, {group.size} agent(s) by default: {seen} in, {group.gymnasium_actions} out")
 
 
 def engines() -> None:
@@ -34,29 +53,18 @@ def engines() -> None:
     table = Table("engine", "collects", "learns", "waits for", "deterministic")
     for row in ENGINES.values():
         table.add_row(row.name, row.collectors, row.trainers, row.waits_for, "yes" if row.deterministic else "no")
-    Console(markup=False).print(table)
+    QuietConsole(markup=False).print(table)
     print(f"{AUTO}: {AUTO_RULE}")
 
 
 def learners(name: Annotated[str | None, typer.Argument(help="show this learner's options")] = None) -> None:
     """List the learners and players, or one learner's options."""
-    from remuda.games.registry import SHIPPED, find_game
-    from remuda.learners.registry import PLAYERS, find_learner, learner_names
-
     if name:
+        from remuda.learners.registry import find_learner
+
         _print_options(find_learner(name).options_type())
         return
-    table = Table("name", "what it is")
-    for key in learner_names():
-        table.add_row(key, _first_line(find_learner(key)))
-    for key, kind in PLAYERS.items():
-        table.add_row(key, _first_line(kind))
-    for game in SHIPPED:
-        for key, scripted in find_game(game).players.items():
-            table.add_row(key, f"{_first_line(scripted)} ({game} only)")
-    table.add_row("module:Class", "A learner of your own; `remuda check module:Class` checks it.")
-    table.add_row("frozen:RUN/agent", "A trained agent of another run; it does not learn.")
-    Console(markup=False).print(table)
+    _print_names("name", remuda.list_learners())
 
 
 def settings() -> None:
@@ -73,16 +81,20 @@ def settings() -> None:
     table = Table("preset", "what it sets")
     for name, preset in PRESETS.items():
         table.add_row(name, " ".join(f"{key}={value}" for key, value in preset.items()))
-    Console(markup=False).print(table)
+    QuietConsole(markup=False).print(table)
 
 
-def _first_line(thing: object) -> str:
-    return (getattr(thing, "__doc__", None) or "\n").splitlines()[0]
+def _print_names(heading: str, names: Mapping[str, str]) -> None:
+    table = Table(heading, "what it is")
+    for name, summary in names.items():
+        table.add_row(name, summary)
+    QuietConsole(markup=False).print(table)
 
 
 def _print_options(options: type[Options]) -> None:
+    from remuda.runs.listing import describe_options
+
     table = Table("option", "default", "what it does")
-    for name, info in options.model_fields.items():
-        default = "" if info.is_required() else str(info.get_default(call_default_factory=True))
-        table.add_row(name, default, info.description or "")
-    Console(markup=False).print(table)
+    for name, own in describe_options(options).items():
+        table.add_row(name, "" if own.required else str(own.default), own.description)
+    QuietConsole(markup=False).print(table)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,7 +20,7 @@ from remuda.core.errors import RemudaError, StorageError, UsageError
 INTERRUPTED = "stopped by Ctrl-C; there was nothing to save"
 _begun: list[str] = []  # the command that was called
 ANY_FLAG = {"ignore_unknown_options": True, "allow_interspersed_args": True}
-"""For commands that take settings: flags that are none of theirs are settings too."""
+"""For commands that take settings: a flag that the command does not know is read as a setting."""
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -72,6 +73,9 @@ app.add_typer(cage2.app, name="cage2")
 
 def main() -> None:
     """Run the command line: one clear sentence and exit code 2 for bad input."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a message may have what is no text, or more than the terminal shows
+            stream.reconfigure(errors="backslashreplace")
     with suppress(OSError):  # the working directory may have been removed
         sys.path.append(str(Path.cwd()))  # a user's own game may be there
     try:
@@ -100,5 +104,8 @@ def main() -> None:
 def _usage_sentence(error: Exception) -> str:
     """What the parser of the command line says, with the name of the flag it is about."""
     parameter = getattr(error, "param", None)
+    if parameter is not None and type(error).__name__ == "MissingParameter":
+        name, about = parameter.opts[0], getattr(parameter, "help", None)
+        return f"{name if name.startswith('-') else name.upper()} is missing{f': {about}' if about else ''}"
     flag = f"{parameter.opts[0]}: " if parameter is not None and parameter.opts else ""
     return f"{flag}{getattr(error, 'message', error)}"

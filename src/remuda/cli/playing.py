@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 import remuda
 from remuda.cli.words import Checkpoint, Exploration, Json, Trust, Words, refuse_arguments, settings_from
+from remuda.core.console import QuietConsole
 from remuda.core.errors import ConfigError
 
 
@@ -46,7 +46,7 @@ def evaluate(
     table = Table(*header)
     for row in rows:
         table.add_row(*row)
-    Console(markup=False).print(table)
+    QuietConsole(markup=False).print(table)
     print(scores.headline())
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
@@ -17,6 +16,7 @@ from rich.table import Column, Table
 
 import remuda
 from remuda.cli.words import Json, Trust, Words, given, refuse_arguments, settings_from
+from remuda.core.console import QuietConsole
 from remuda.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ SHOWN_ORDERS = 10
 def compare(
     game: Annotated[str, typer.Argument(help="a shipped game or module:entry of your own")],
     words: Words = None,
-    engines: Annotated[str, typer.Option(help="all, or names with commas between")] = "all",
+    engines: Annotated[str, typer.Option(help="all, or names with commas between; ray+learners too")] = "all",
     n_workers: Annotated[str | None, typer.Option(help="numbers with commas between; default: the cores")] = None,
     seconds: Annotated[float, typer.Option(help="how long to measure each time", min=0.1)] = 20.0,
     repeats: Annotated[int, typer.Option(help="how often to measure each engine", min=1)] = 3,
@@ -52,7 +52,7 @@ def compare(
         if not path.absolute().parent.is_dir():
             raise ConfigError(f"{path} cannot be written: there is no directory {path.absolute().parent}")
     settings = refuse_arguments(remuda.compare, settings_from(words))
-    with Console(stderr=True).status("measuring") as status:
+    with QuietConsole(stderr=True).status("measuring") as status:
         shown = remuda.compare(
             game, engines, counts, seconds, repeats, ideal=ideal, cores=machines,
             command=" ".join(["remuda", *sys.argv[1:]]), trust=trust,
@@ -71,7 +71,7 @@ def _print_comparison(shown: Any) -> None:
     if shown.disturbance:
         print(f"warning: {shown.disturbance}; measure again when it is idle")
     for table in tables(shown):
-        Console(markup=False).print(table)
+        QuietConsole(markup=False).print(table)
     if shown.ideal is not None:
         print(f"ideal machine: {shown.ideal:,.1f} episodes/s")
 
@@ -129,7 +129,7 @@ def _listener() -> Iterator[SearchListener]:
     """Prints a line for each trial, and on a terminal a bar for the one under way."""
     from remuda.studies.workflows.search import SearchListener
 
-    console = Console(stderr=True, soft_wrap=True, markup=False)
+    console = QuietConsole(stderr=True, soft_wrap=True, markup=False)
     columns = (TextColumn("{task.description}"), BarColumn(None), MofNCompleteColumn(), TimeElapsedColumn())
     with Bar(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         shown = bar.add_task("", total=None)
@@ -157,7 +157,7 @@ def _print_search(found: Search, as_json: bool) -> None:
             f"± {own.compliance_ci95:.3f}", f"{own.fixes:.1f}", str(own.trial),
         )  # fmt: skip
     if found.ranking:
-        Console(markup=False).print(table)
+        QuietConsole(markup=False).print(table)
     if found.state.finished:
         print(f"chosen: {found.chosen.workflow}" if found.chosen else "none was chosen, since none passed")
         print(f"look at {found.folder / 'search.html'}")
@@ -175,10 +175,8 @@ def schelling(
 
     `remuda schelling cleanup --episodes 32 --png cleanup.png`
     """
-    from remuda.studies.schelling import schelling as play_mixes
-
-    settings = refuse_arguments(play_mixes, settings_from(words))
-    diagram = play_mixes(game, episodes, cooperator, defector, **settings)
+    settings = refuse_arguments(remuda.schelling, settings_from(words))
+    diagram = remuda.schelling(game, episodes, cooperator, defector, **settings)
     print(diagram)
     if png is not None:
         diagram.draw(png)

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 import remuda
 from remuda.cli.words import Json, refuse_arguments, settings_from
+from remuda.core.console import QuietConsole
 from remuda.core.errors import ConfigError
 
 
@@ -41,7 +41,7 @@ def tournament(
     settings = refuse_arguments(remuda.tournament, settings_from([word for word in words if word not in entrants]))
     if out.exists() and not out.is_dir():
         raise ConfigError(f"{out} exists and is no directory: choose another --out")
-    with Console(stderr=True).status("playing") as status:
+    with QuietConsole(stderr=True).status("playing") as status:
         found = remuda.tournament(
             *entrants, episodes=episodes, focal=focal, matches=matches, seed=seed,
             on_match=lambda done, all_: status.update(f"played {done} of {all_} pairs"), **settings,

@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 import remuda
 from remuda.cli.board import board_beside
 from remuda.cli.words import Json, Trust, Words, given, refuse_arguments, settings_from
+from remuda.core.console import QuietConsole
 from remuda.core.errors import ConfigError
+from remuda.games.shipped import SHIPPED
+from remuda.runs.storage import shown
 
 if TYPE_CHECKING:
     from remuda.runs.run import Run
@@ -61,7 +63,8 @@ def train(
     if seeds is not None:
         from remuda.cli.study import train_seeds
 
-        train_seeds(settings, seeds, as_json)
+        with board_beside(Path(settings.get("out") or "studies/x").parent) if board else nullcontext():
+            train_seeds(settings, seeds, as_json)
         return
     settings = refuse_arguments(remuda.train, settings, "game", "out", "callbacks")
     with board_beside(Path(settings.get("out") or "runs/x").parent) if board else nullcontext():
@@ -73,6 +76,8 @@ def resume(
     checkpoint: Annotated[str | None, typer.Option(help="which one; default: the newest")] = None,
     engine: Annotated[str | None, typer.Option(help="continue with another engine")] = None,
     n_workers: Annotated[int | None, typer.Option(help="continue with more or fewer workers", min=1)] = None,
+    n_learners: Annotated[str | None, typer.Option(help="continue with more or fewer learners; or auto")] = None,
+    address: Annotated[str | None, typer.Option(help="continue on another Ray cluster")] = None,
     total_episodes: Annotated[int | None, typer.Option(help="train for so many episodes in all", min=1)] = None,
     trust: Trust = False,
     as_json: Json = False,
@@ -82,7 +87,10 @@ def resume(
     from remuda.studies.sweeps.sweep import is_sweep
     from remuda.studies.workflows.state import is_search
 
-    flags = given(checkpoint_name=checkpoint, engine=engine, n_workers=n_workers, total_episodes=total_episodes)
+    flags = given(
+        checkpoint_name=checkpoint, engine=engine, n_workers=n_workers, address=address, total_episodes=total_episodes,
+        n_learners=int(n_learners) if n_learners and n_learners.isdecimal() else n_learners,
+    )  # fmt: skip
     if is_search(run):
         from remuda.cli.studies import resume_search
 
@@ -122,14 +130,17 @@ def conclude(run: Run, as_json: bool) -> None:
 
 def _print_result(run: Run) -> None:
     result = run.result
-    console = Console(stderr=True, highlight=False, soft_wrap=True, markup=False)
+    console = QuietConsole(stderr=True, highlight=False, soft_wrap=True, markup=False)
     first, last = result["first_mean_return"], result["mean_return"]
     if first is not None:
         console.print(f"total return: {sum(first):.1f} in the first tenth, {sum(last):.1f} in the last")
     console.print(f"weights {result['weights_sha256'][:16]}…, {result['agent_steps_per_s']:,.0f} agent-steps/s")
+    folder = shown(run.path)
     pictures = [name for name in ("curve.png", "herd.gif") if (run.path / name).exists()]
-    watch = f"`remuda watch {run.path} --terminal`, or " if "herd.gif" in pictures or not run.plan.pictures else ""
+    # Only what works for this run is named: of a foreign environment only a film shows that it can be seen.
+    can_be_seen = "herd.gif" in pictures or (run.plan.game in SHIPPED and run.checkpoints())
+    watch = f"`remuda watch {folder} --terminal`, or " if can_be_seen else ""
     console.print(
-        f"look at {run.path} ({', '.join([*pictures, 'metrics.csv'])}), or {watch}"
-        f"`remuda board {run.path}`, or `tensorboard --logdir {run.path}`"
+        f"look at {folder} ({', '.join([*pictures, 'metrics.csv'])}), or {watch}"
+        f"`remuda board {folder}`, or `tensorboard --logdir {folder}`"
     )

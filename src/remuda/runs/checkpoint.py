@@ -28,7 +28,7 @@ FORMAT = 2
 INDEX = "checkpoint.json"
 CHECKPOINTS = "checkpoints"
 """The directory of a run in which they lie, named by their episodes."""
-MOST_INDEX_BYTES = 16 << 20
+MAX_INDEX_BYTES = 16 << 20
 """Of an index; the rest of a longer one is not read."""
 DEEPEST = 8
 """Lists and mappings inside each other, in an index."""
@@ -68,7 +68,7 @@ def write(path: Path, files: Mapping[str, Arrays], facts: Mapping[str, Any]) -> 
 
 def _put(draft: Path, path: Path) -> None:
     """Move the draft to its place; what was there is set aside meanwhile and put back if that fails."""
-    old = _aside(path)
+    old = _replaced_path(path)
     if path.exists():
         path.rename(old)
     try:
@@ -80,7 +80,7 @@ def _put(draft: Path, path: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
-def _aside(path: Path) -> Path:
+def _replaced_path(path: Path) -> Path:
     return path.with_name(f".{path.name}.old")
 
 
@@ -106,7 +106,7 @@ def read_index(path: Path) -> dict[str, Any]:
     """The facts of a checkpoint, after their checksum was compared."""
     try:
         with _open(where(path) / INDEX) as file:
-            index = json.loads(file.read(MOST_INDEX_BYTES).decode("utf-8"), parse_int=_whole)
+            index = json.loads(file.read(MAX_INDEX_BYTES).decode("utf-8"), parse_int=_whole)
         if not _is_shallow(index, DEEPEST):
             raise ValueError("too deep")
     except FileNotFoundError:
@@ -208,8 +208,8 @@ def remove(folder: Path) -> None:
 
 def where(path: Path) -> Path:
     """Where a checkpoint is now: a writer may have set it aside to replace it, or died while doing so."""
-    aside = _aside(path)
-    return aside if not path.exists() and aside.exists() else path
+    replaced = _replaced_path(path)
+    return replaced if not path.exists() and replaced.exists() else path
 
 
 def _sum(path: Path) -> str:

@@ -77,7 +77,8 @@ def _draw_returns(axes: Any, run: RunDirectory, returns: Any, episodes: Any, wei
             by_agent(tests, "episodes")[:, 0], by_agent(tests, "return").mean(axis=1), errors,
             fmt="o", color="crimson", capsize=3, label="evaluation (greedy, 95 %)",
         )  # fmt: skip
-    axes.set(xlabel="episodes", ylabel="return per episode", title=f"{run.plan.game}, {agents} agents")
+    title = f"{run.plan.game}, {agents} {'agent' if agents == 1 else 'agents'}"
+    axes.set(xlabel="episodes", ylabel="return per episode", title=title)
     axes.legend(fontsize="x-small", ncols=2)
 
 
@@ -108,8 +109,10 @@ def smoothed(values: NDArray[np.float64], weights: NDArray[np.float64]) -> NDArr
     sums = np.concatenate([[0.0], np.cumsum(np.nan_to_num(values) * known)])
     counts = np.concatenate([[0.0], np.cumsum(known)])
     # A round of few episodes is never alone in its window.
-    least = reach + (1 if len(values) > 1 and weights[-1] < weights[0] / 2 else 0)
-    first = np.maximum(np.arange(len(values)) - np.where(np.arange(len(values)) == len(values) - 1, least, reach), 0)
+    last_reach = reach + (1 if len(values) > 1 and weights[-1] < weights[0] / 2 else 0)
+    first = np.maximum(
+        np.arange(len(values)) - np.where(np.arange(len(values)) == len(values) - 1, last_reach, reach), 0
+    )
     last = np.minimum(np.arange(len(values)) + reach + 1, len(values))
     with np.errstate(invalid="ignore"):
         means: NDArray[np.float64] = (sums[last] - sums[first]) / (counts[last] - counts[first])

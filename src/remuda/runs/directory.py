@@ -29,6 +29,7 @@ from remuda.runs import checkpoint
 from remuda.runs.callbacks.base import Row
 from remuda.runs.callbacks.tables import Table, read_table
 from remuda.runs.settings import complete, spec_of
+from remuda.runs.storage import absolute, shown
 from remuda.runs.trust import check_trust
 from remuda.runs.zoo import FOLDER, is_zoo_name, zoo_path
 
@@ -42,10 +43,10 @@ class RunDirectory:
     """What training wrote into a run directory."""
 
     def __init__(self, path: Path | str, game: AnyGame | None = None, trust: bool = False, learner: Any = None) -> None:
-        self.path = zoo_path(path) if is_zoo_name(path) else Path(path)
+        self.path = zoo_path(path) if is_zoo_name(path) else absolute(path)
         self.trust = trust  # whether names of code in it are followed, whoever made it
         if not _is_file(self.path / CONFIG):
-            raise RunError(f"{self.path} is not a run: it has no {CONFIG}")
+            raise RunError(f"{shown(self.path)} is not a run: it has no {CONFIG}")
         odd = _neither_file_nor_directory(self.path)
         if odd is not None:
             raise RunError(f"{odd} is a link, a pipe or a device, and runs have none: put a file or directory there")

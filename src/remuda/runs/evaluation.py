@@ -29,6 +29,7 @@ from remuda.runs.directory import CONFIG, RunDirectory
 from remuda.runs.display import INTERVAL, html_table, plus_minus, text_table
 from remuda.runs.film import trained_bindings
 from remuda.runs.frozen import load_frozen
+from remuda.runs.limits import check_scores
 from remuda.runs.recorder import standard_error
 from remuda.runs.settings import complete, make_plan, spec_of
 from remuda.runs.zoo import is_zoo_name
@@ -207,6 +208,7 @@ def evaluate_policies(
     plan: Plan, spec: GameSpec, bindings: Sequence[PolicyBinding], episodes: int, exploration: float | None = 0.0
 ) -> Scores:
     """Play test episodes 0 … episodes-1 of the plan's seed with these policies."""
+    check_scores(spec, episodes)
     parts = [_scores(spec, fragments) for fragments in play_test_episodes(plan, spec, bindings, episodes, exploration)]
     metrics = {name: np.concatenate([part.metrics[name] for part in parts]) for name in parts[0].metrics}
     return Scores(np.concatenate([part.returns for part in parts]), metrics)

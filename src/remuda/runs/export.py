@@ -5,19 +5,21 @@ from __future__ import annotations
 import inspect
 import io
 import logging
+import math
 import re
 import shutil
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from pprint import pformat
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from safetensors.torch import save
 from torch import nn
 
@@ -26,14 +28,19 @@ from remuda.core.errors import ConfigError, RunError, StorageError
 from remuda.core.game import Group, check_options
 from remuda.core.policy import Policy
 from remuda.games.registry import find_game
+from remuda.learners.bodies import SHIPPED_BODIES
+from remuda.learners.body import Body
 from remuda.learners.iqn.policy import IQNPolicy
+from remuda.learners.ppo.actions import GaussianHead
 from remuda.learners.ppo.policy import PPOPolicy
-from remuda.learners.registry import SHIPPED_LEARNERS
+from remuda.learners.single_agent.policy import GreedyPolicy, SampledPolicy, SingleAgentPolicy
+from remuda.learners.stack import input_scale
 from remuda.runs import export_modules as plain
 from remuda.runs.directory import RunDirectory, to_json
 
 WEIGHTS, NETWORK, ONNX = "weights.safetensors", "network.py", "policy.onnx"
 EXTRA = ("onnx", "onnxscript")
+INSTALL = "it needs `pip install 'remuda-rl[export]'`"
 HEAD = '''"""A trained agent, in plain torch: `load("{weights}")` makes it.
 
 Input: float32, (batch, {frames}, {shape}): the agent's last {frames} observation(s) as the game shows them, in its own
@@ -41,9 +48,9 @@ units, oldest first. Observations before the agent's first one are zeros.
 
 Output: float32, (batch, {actions}): {output}.
 
-To choose an action as `remuda evaluate` does, take the largest output of those allowed: `choose(outputs, mask)`.
-{besides}
-{onnx} is the same network: input "frames", output "{name}".
+{choosing}
+{memory}
+{onnx} is the same network: {inputs} in, {outputs} out.
 """
 
 
@@ -69,19 +76,39 @@ def load(path: str) -> {kind}:
 '''
 
 
+LARGEST = (
+    "To choose an action as `remuda evaluate` does, take the largest output of those allowed: `choose(outputs, mask)`."
+)
+DRAWN = "To act as in training: draw from their softmax (forbidden actions at minus infinity)."
+MEMORY = """
+It has a memory: `outputs, state = network(frames, state)`. The state, (batch, {size}), is zeros when a life begins;
+give the next one with the next observation.
+"""
+
+
+class OutputText(NamedTuple):
+    """What a network's output is called and means, and the function that chooses an action by it."""
+
+    name: str
+    size: int
+    meaning: str
+    choosing: str
+    chooser: Callable[..., Any] = plain.choose
+
+
 @dataclass(frozen=True)
 class ExportedAgent:
     """One trained agent as a plain torch module, and what its files say about it."""
 
     module: nn.Module
-    arguments: dict[str, Any]  # the module was made with
-    body: str | None  # module:Class of the user's own
-    output: str  # its name
-    meaning: str
-    besides: str
+    weights: dict[str, NDArray[np.float32]]
     about: dict[str, Any]
     group: Group
     frames: int
+    output: OutputText
+    arguments: dict[str, Any] = field(default_factory=dict)  # the module was made with; none: no file can make it
+    body: Body | None = None
+    state_size: int = 0
 
 
 def export(
@@ -102,8 +129,11 @@ def export(
         raise ConfigError(f"out={folder} exists already: give a directory that does not")
     opened = RunDirectory.of(run, trust=trust)
     taken = take_out(opened, agent, checkpoint)
-    weights = {name: tensor.clone() for name, tensor in taken.module.state_dict().items()}
-    contents = {WEIGHTS: save(weights), NETWORK: source(taken).encode()}
+    contents = {WEIGHTS: save({name: torch.from_numpy(array) for name, array in taken.weights.items()})}
+    if taken.arguments:
+        contents[NETWORK] = source(taken).encode()
+    elif not onnx_available():
+        raise ConfigError(f"agent {agent} has a learner of your own, which is exported as ONNX only: {INSTALL}")
     if onnx_available():
         contents[ONNX] = as_onnx(taken)
     entry = find_game(opened.plan.game)
@@ -131,74 +161,105 @@ def take_out(run: RunDirectory, agent: int, checkpoint: str | None = None) -> Ex
     part = next(p for p in run.parts if p.herd_first <= agent < p.herd_first + p.agents)
     if not part.learns:
         raise RunError(f"agent {agent} of {run.path} is {part.player}, which was not trained there: give another agent")
-    group = run.spec.groups[part.group]
-    if group.action_space is not None:
-        raise ConfigError(f"agent {agent} of {run.path} has actions {group.action_space}: export knows only Discrete")
-    policy = run.policy([agent], group, "cpu", checkpoint)
-    if isinstance(policy, PPOPolicy) and policy.network.body_columns:
-        body = policy.network.options.body
-        raise ConfigError(f"agent {agent} of {run.path} has body={body}: export writes PPO agents without a body only")
+    policy = run.policy([agent], run.spec.groups[part.group], "cpu", checkpoint)
     about = {
         "game": run.plan.game,
         "options": run.plan.options,
         "agent": agent,
-        "group": group.name,
+        "group": policy.group.name,
         "learner": part.player,
         "checkpoint": run.checkpoint(checkpoint, only="policy").name,
     }
     if type(policy) not in MAKERS:
         raise ConfigError(
-            f"agent {agent} of {run.path} has learner {part.player}, and export knows {' and '.join(SHIPPED_LEARNERS)} "
-            "only: remuda.load(run).agent(number) acts with it, and checkpoints/*/policy.safetensors has its weights"
+            f"agent {agent} of {run.path} has learner {part.player}, whose policy export does not know: "
+            "remuda.load(run).agent(number) acts with it, and checkpoints/*/policy.safetensors has its weights"
         )
     with rng.torch_seeded(np.uint64(0)):  # a new module draws random weights, which are then replaced
         return MAKERS[type(policy)](policy, about)
 
 
 def _iqn(policy: IQNPolicy, about: dict[str, Any]) -> ExportedAgent:
-    network = policy.network
-    arguments = _shape(policy, network.scale) | {
-        "layer": network.options.layer,
-        "quantiles": network.options.acting_quantiles,
-    }
-    body = network.body
-    if body is not None and not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*", body.path):
-        raise ConfigError(f"body={body.path!r} cannot be written as an import: name it module:Class")
-    module = plain.IQNAgent(**arguments, body=None if body is None else body.new_module())
-    return ExportedAgent(
-        module=_filled(module, policy),
-        arguments=arguments,
-        body=None if body is None else body.path,
-        output="values",
-        meaning="the return the agent expects after each action, the mean over fixed quantiles",
-        besides="",
-        about=about,
-        group=policy.group,
-        frames=policy.frames,
-    )
+    network, options, actions = policy.network, policy.network.options, policy.group.actions
+    arguments = _shape(policy, network.scale) | {"layer": options.layer, "quantiles": options.acting_quantiles}
+    if network.cell is not None:
+        arguments["memory"] = network.cell.kind
+    meaning = "the return the agent expects after each action, the mean over fixed quantiles"
+    module = _filled(plain.IQNAgent(**arguments, body=_new_body(network.body)), policy)
+    output = OutputText("values", actions, meaning, LARGEST)
+    return _exported(policy, module, about, output, arguments, network.body)
 
 
 def _ppo(policy: PPOPolicy, about: dict[str, Any]) -> ExportedAgent:
-    options = policy.network.options
-    arguments = _shape(policy, policy.network.scale) | {
+    network, options = policy.network, policy.network.options
+    arguments = _shape(policy, network.scale) | {
+        "actions": network.actor_outputs,
         "layers": options.layers,
         "activation": options.activation,
         "critic": options.critic == "obs",
     }
+    if network.body_columns:
+        arguments["width"] = options.width
+    if network.cell is not None:
+        arguments["memory"] = network.cell.kind
+    if isinstance(network.head, GaussianHead):
+        arguments["bounds"] = _bounds(network.head)
+    module = _filled(plain.PPOAgent(**arguments, body=_new_body(network.body)), policy)
+    return _exported(policy, module, about, _ppo_output(policy), arguments, network.body)
+
+
+def _ppo_output(policy: PPOPolicy) -> OutputText:
+    head, group = policy.network.head, policy.group
+    if head is None:
+        return OutputText("logits", group.actions, "logits of the actions", f"{LARGEST}\n{DRAWN}")
+    if isinstance(head, GaussianHead):
+        meaning = f"the numbers of the action, whose shape is {group.action_shape}"
+        choosing = "This is the action as `remuda evaluate` takes it: the mean, squashed between its bounds."
+        return OutputText("action", head.size, meaning, choosing)
+    choosing = f"To choose as `remuda evaluate` does: `choose_parts(outputs, {list(group.choices)})`."
+    return OutputText("logits", head.outputs, "logits of each part's choices", choosing, plain.choose_parts)
+
+
+def _own(policy: SingleAgentPolicy, about: dict[str, Any]) -> ExportedAgent:
+    """Of a learner for one agent, whose network only its author's file can make: ONNX, without a Python file."""
+    (weights,) = policy.weights()
+    network = policy.module.new_module()
+    network.load_state_dict({name: torch.from_numpy(array) for name, array in weights.items()}, strict=False)
+    module = plain.OwnAgent(network, policy.scores, input_scale(policy.group)).eval()
+    output = OutputText("scores", policy.group.actions, "", "")
+    return ExportedAgent(module, weights, about, policy.group, policy.frames, output)
+
+
+def _exported(
+    policy: Policy, module: nn.Module, about: dict[str, Any], output: OutputText, arguments: dict[str, Any], body: Any
+) -> ExportedAgent:
+    weights = {name: tensor.clone().numpy() for name, tensor in module.state_dict().items()}
     return ExportedAgent(
-        module=_filled(plain.PPOAgent(**arguments), policy),
-        arguments=arguments,
-        body=None,
-        output="logits",
-        meaning="logits of the actions",
-        besides="To act as in training: draw from their softmax (forbidden actions at minus infinity).\n",
-        about=about,
-        group=policy.group,
-        frames=policy.frames,
+        module, weights, about, policy.group, policy.frames, output, arguments, body, policy.memory_size
     )
 
 
-MAKERS: dict[type[Policy], Callable[[Any, dict[str, Any]], ExportedAgent]] = {IQNPolicy: _iqn, PPOPolicy: _ppo}
+MAKERS: dict[type[Policy], Callable[[Any, dict[str, Any]], ExportedAgent]] = {
+    IQNPolicy: _iqn,
+    PPOPolicy: _ppo,
+    GreedyPolicy: _own,
+    SampledPolicy: _own,
+}
+
+
+def _new_body(body: Body | None) -> nn.Module | None:
+    """A new module of a body that a file can name."""
+    if body is None:
+        return None
+    if body.path not in SHIPPED_BODIES and not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*", body.path):
+        raise ConfigError(f"body={body.path!r} cannot be written as an import: name it module:Class")
+    return body.new_module()
+
+
+def _bounds(head: GaussianHead) -> list[tuple[float | None, float | None]]:
+    """The bounds of each number; None where there is none."""
+    pairs = zip(head.low.tolist(), head.high.tolist(), strict=True)
+    return [(low if math.isfinite(low) else None, high if math.isfinite(high) else None) for low, high in pairs]
 
 
 def _shape(policy: Policy, scale: float) -> dict[str, Any]:
@@ -217,27 +278,38 @@ def _filled(module: nn.Module, policy: Policy) -> nn.Module:
 def source(agent: ExportedAgent) -> str:
     """The network as a Python file that imports torch and safetensors only."""
     kind = type(agent.module)
-    arguments = "".join(f"        {name}={value!r},\n" for name, value in agent.arguments.items())
-    imports = ""
+    helpers: list[Any] = [plain.MemoryCell] if agent.state_size else []
+    arguments, imports = "".join(f"        {name}={value!r},\n" for name, value in agent.arguments.items()), ""
     if agent.body is not None:
-        module, _, name = agent.body.partition(":")
-        imports = f"\nfrom {module} import {name} as Body\n"
-        shape = "obs_shape={obs_shape!r}, frames={frames!r}, width={layer!r}".format(**agent.arguments)
-        arguments += f"        body=Body({shape}),\n"
+        shipped = SHIPPED_BODIES.get(agent.body.path)
+        helpers += [shipped] if shipped else []
+        if shipped is None:
+            imports = "\nfrom {} import {} as Body\n".format(*agent.body.path.split(":"))
+        shape = f"obs_shape={agent.group.obs_shape!r}, frames={agent.frames}, width={agent.body.width}"
+        arguments += f"        body={shipped.__name__ if shipped else 'Body'}({shape}),\n"
     head = HEAD.format(
         weights=WEIGHTS,
         onnx=ONNX,
         frames=agent.frames,
         shape=", ".join(map(str, agent.group.obs_shape)),
-        actions=agent.group.actions,
-        output=agent.meaning,
-        besides=agent.besides,
-        name=agent.output,
+        actions=agent.output.size,
+        output=agent.output.meaning,
+        choosing=agent.output.choosing,
+        memory=MEMORY.format(size=agent.state_size) if agent.state_size else "",
+        inputs=" and ".join(f'"{name}"' for name in _names(agent)[0]),
+        outputs=" and ".join(f'"{name}"' for name in _names(agent)[1]),
         imports=imports,
         about=pformat(agent.about, width=110, sort_dicts=False),
     )
-    code = f"{inspect.getsource(kind)}\n\n{inspect.getsource(plain.choose)}"
+    code = "\n\n".join(inspect.getsource(each) for each in (*helpers, kind, agent.output.chooser))
     return head + code + LOAD.format(kind=kind.__name__, arguments=arguments)
+
+
+def _names(agent: ExportedAgent) -> tuple[list[str], list[str]]:
+    """Inputs and outputs of the ONNX file."""
+    if agent.state_size:
+        return ["frames", "state"], [agent.output.name, "next_state"]
+    return ["frames"], [agent.output.name]
 
 
 @contextmanager
@@ -255,17 +327,21 @@ def as_onnx(agent: ExportedAgent) -> bytes:
     """The network as ONNX, for any number of rows at once."""
     import onnx
 
-    example = torch.zeros((2, agent.frames, *agent.group.obs_shape))
+    example: tuple[torch.Tensor, ...] = (torch.zeros((2, agent.frames, *agent.group.obs_shape)),)
+    inputs, outputs = _names(agent)
+    if agent.state_size:
+        example += (torch.zeros((2, agent.state_size)),)
+    rows = torch.export.Dim("batch")
     with (
         warnings.catch_warnings(action="ignore"),
         _quiet(logging.getLogger("torch.onnx")),
     ):  # the exporter warns about its own internals
         program = torch.onnx.export(
             agent.module,
-            (example,),
-            input_names=["frames"],
-            output_names=[agent.output],
-            dynamic_shapes=({0: torch.export.Dim("batch")},),
+            example,
+            input_names=inputs,
+            output_names=outputs,
+            dynamic_shapes=({0: rows},) * len(inputs),
             dynamo=True,
             verbose=False,
         )

@@ -1,4 +1,7 @@
-"""The film of a run: a trained herd at play, as GIF, MP4 or WebM, or in the terminal."""
+"""The film of a run: plays an episode of a trained herd and has it drawn.
+
+`film_picture.py` draws GIF, MP4 and WebM, `film_terminal.py` the terminal; the board draws with its `static/film.js`.
+"""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ scene says: `kinds` ([name, colour, shape]), `size` ([rows, columns] of cells, o
 | entry | what it is |
 | --- | --- |
 | `cells` | [number of the cell, kind], row by row |
-| `agents` | [number, row, column, facing or null]; all that are in the world |
+| `agents` | [number, row, column, facing or null, the colour of its ring if it has one]; all that are in the world |
 | `beams` | [row, column, colour] |
 | `boxes` | [number of the box, fill, frame, note, [[mark, colour], …]] |
 | `lines` | what happened, in words |
@@ -20,7 +20,8 @@ from __future__ import annotations
 import base64
 import io
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from remuda.core.errors import RunError, first_line
+from remuda.core.errors import GameError, RemudaError, RunError, first_line
 from remuda.core.game import Game, GameSpec
 from remuda.core.scene import Scene, agent_colour
 
@@ -81,7 +82,9 @@ def film_of(
 class _FilmMaker:
     def __init__(self, spec: GameSpec, facts: Mapping[str, Any], limits: PictureLimits) -> None:
         names = [
-            f"{group.name} {i}" if group.size > 1 else group.name for group in spec.groups for i in range(group.size)
+            f"{group.name.removesuffix('s')} {i}" if group.size > 1 else group.name
+            for group in spec.groups
+            for i in range(group.size)
         ]
         self.film = Film(
             {
@@ -104,14 +107,15 @@ class _FilmMaker:
         number, self._turn = self._turn, self._turn + 1
         self._scores += played.rewards
         turn: dict[str, Any] = {"turn": number, "scores": [round(float(score), 4) for score in self._scores]}
-        scene = played.game.scene(0)
-        if scene is None and self._limits.texts and type(played.game).text is not Game.text:
-            self.film.turns.append({**turn, "text": played.game.text(0)})
-        elif scene is None:
-            self._add_picture(turn, played.game)
-        else:
-            self._add_scene(turn, scene)
-            self.film.turns.append(turn)
+        with _drawing(played.game):
+            scene = played.game.scene(0)
+            if scene is None and self._limits.texts and type(played.game).text is not Game.text:
+                self.film.turns.append({**turn, "text": played.game.text(0)})
+            elif scene is None:
+                self._add_picture(turn, played.game)
+            else:
+                self._add_scene(turn, scene)
+                self.film.turns.append(turn)
 
     def _add_picture(self, turn: dict[str, Any], game: Game) -> None:
         if turn["turn"] % self._every and not game.over[0]:
@@ -142,7 +146,7 @@ class _FilmMaker:
             changed = np.arange(flat.size) if self._cells is None else np.flatnonzero(flat != self._cells)
             turn["cells"] = [[int(i), int(flat[i])] for i in changed]
             self._cells = flat.copy()
-            turn["agents"] = [list(agent) for agent in scene.agents]
+            turn["agents"] = [list(agent if agent.ring else agent[:-1]) for agent in scene.agents]
             if scene.beams:
                 turn["beams"] = [list(beam) for beam in scene.beams]
         looks = [[box.fill, box.frame, box.note, [list(mark) for mark in box.marks]] for box in scene.boxes]
@@ -150,6 +154,17 @@ class _FilmMaker:
         self._boxes = looks
         if scene.lines:
             turn["lines"] = list(scene.lines)
+
+
+def kinds_seen(film: Film) -> list[list[str]]:
+    """The legend: of a grid what is to be seen in the film besides the floor, of boxes everything."""
+    kinds: list[list[str]] = film.header.get("kinds", [])
+    if not film.header.get("size"):
+        return kinds
+    cells = {kind for turn in film.turns for _, kind in turn.get("cells", ())}
+    colours = {beam[2] for turn in film.turns for beam in turn.get("beams", ())}
+    colours |= {ring for turn in film.turns for _, _, _, _, *rings in turn.get("agents", ()) for ring in rings}
+    return [own for number, own in enumerate(kinds) if number and (number in cells or own[1] in colours)]
 
 
 def read_film(path: Path) -> Film:
@@ -166,3 +181,14 @@ def read_film(path: Path) -> Film:
     if not isinstance(turns, list) or not turns:
         raise RunError(f"film {path} has no turns")
     return Film(content, turns)
+
+
+@contextmanager
+def _drawing(game: Game) -> Iterator[None]:
+    """Tell in one sentence what a game raises while it is drawn: often a library for pictures is not installed."""
+    try:
+        yield
+    except RemudaError:
+        raise
+    except Exception as error:
+        raise GameError(f"{game.spec.name} cannot be drawn: {first_line(error)}") from error

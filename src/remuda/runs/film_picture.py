@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,15 +14,16 @@ from PIL import Image, ImageColor, ImageDraw, ImageFont
 
 from remuda.core.errors import ConfigError, RunError, first_line
 from remuda.core.scene import CELL, CROSS, DIAMOND, DISC, FRAME
-from remuda.runs.film_data import Film
+from remuda.runs.film_data import Film, kinds_seen
 
 SUFFIXES = (".gif", ".mp4", ".webm")
 INK, SOFT, PAPER, LINE = "#1d2733", "#5b6775", "#fbfbf9", "#d4d9df"
-PANEL, MARGIN, HEAD, ROW = 190, 14, 40, 20
+PANEL, MARGIN, HEAD, ROW, LINE_HEIGHT = 190, 14, 40, 20, 18
 BOX, GAP = (156, 44), 8
 MAX_AGENTS = 12
 """Agents on the score board; the rest are summed up."""
 COLOURS = 160
+BEAM_ALPHA = 165
 PALETTE_TURNS = 6
 OVERSAMPLE = 4
 FACINGS = {0: (0, -1), 1: (0, 1), 2: (-1, 0), 3: (1, 0)}  # up, down, left, right as (x, y)
@@ -48,8 +49,7 @@ def write_film(film: Film, target: Path, size: int, speed: float) -> None:
 
 def _palette(film: Film, size: int) -> Image.Image:
     """Colours for all pictures: with one palette a GIF stores only what changes, a third of the bytes."""
-    every = max(1, len(film.turns) // PALETTE_TURNS)
-    some = [image for i, image in enumerate(draw_film(film, size)) if i % every == 0]
+    some = list(draw_film(film, size, max(1, len(film.turns) // PALETTE_TURNS)))
     sheet = Image.new("RGB", (some[0].width, some[0].height * len(some)))
     for i, image in enumerate(some):
         sheet.paste(image, (0, i * image.height))
@@ -77,22 +77,26 @@ def _write_video(images: Iterator[Image.Image], target: Path, speed: float) -> N
     writer.close()
 
 
-def draw_film(film: Film, size: int) -> Iterator[Image.Image]:
-    """The pictures of a film, one per turn, all of the same size."""
+def draw_film(film: Film, size: int, every: int = 1) -> Iterator[Image.Image]:
+    """The pictures of a film, one per turn or of every so many turns one, all of the same size."""
     field = _field(film, size)
-    rows = [*_board_rows(film), *_legend(film)]
-    lines = max((len(turn.get("lines", ())) for turn in film.turns), default=0)
-    height = HEAD + max(field.height, ROW * (len(rows) + 3)) + 18 * lines + MARGIN
+    legend = kinds_seen(film)
+    rows = [*_score_rows(film), *legend]
+    lines = LINE_HEIGHT * max((len(turn.get("lines", ())) for turn in film.turns), default=0)
+    height = HEAD + max(field.height, ROW * (len(rows) + 3)) + MARGIN + lines
     width = field.width + PANEL + 3 * MARGIN
-    for turn in film.turns:
+    for number, turn in enumerate(film.turns):
+        field.follow(turn)
+        if number % every:
+            continue
         image = Image.new("RGB", (width + width % 2, height + height % 2), PAPER)
         pen = ImageDraw.Draw(image)
         _head(pen, film, turn, width)
         image.paste(field.draw(turn), (MARGIN, HEAD))
-        _panel(pen, film, turn, field.width + 2 * MARGIN)
-        top = height - MARGIN - 18 * lines
+        _panel(pen, film, turn, field.width + 2 * MARGIN, legend)
+        top = height - MARGIN // 2 - lines
         for i, line in enumerate(turn.get("lines", ())):
-            pen.text((MARGIN, top + 18 * i), str(line), INK, _font(12))
+            pen.text((MARGIN, top + LINE_HEIGHT * i), str(line), INK, _font(12))
         yield image
 
 
@@ -106,18 +110,22 @@ def _head(pen: ImageDraw.ImageDraw, film: Film, turn: dict[str, Any], width: int
     pen.text((width - MARGIN - pen.textlength(counter, _font(13)), 12), counter, INK, _font(13))
 
 
-def _board_rows(film: Film) -> list[str]:
+def _score_rows(film: Film) -> list[str]:
     return list(film.header["agents"][:MAX_AGENTS])
 
 
-def _panel(pen: ImageDraw.ImageDraw, film: Film, turn: dict[str, Any], left: int) -> None:
-    """The score board and the legend."""
+def _panel(
+    pen: ImageDraw.ImageDraw, film: Film, turn: dict[str, Any], left: int, legend: Sequence[Sequence[str]]
+) -> None:
+    """The score board and the legend. Who is not in the world has an empty circle."""
     names, scores, colours = film.header["agents"], turn["scores"], film.header["colours"]
+    here = {agent[0] for agent in turn["agents"]} if "agents" in turn else set(range(len(names)))
     right, y = left + PANEL, HEAD
-    for number, name in enumerate(_board_rows(film)):
-        pen.ellipse((left, y + 2, left + 14, y + 16), colours[number])
-        _centred(pen, (left + 7, y + 9), str(number), "#ffffff", _font(9))
-        pen.text((left + 22, y + 1), _cut(pen, name, 100), INK, _font(12))
+    for number, name in enumerate(_score_rows(film)):
+        is_here = number in here
+        pen.ellipse((left, y + 2, left + 14, y + 16), colours[number] if is_here else PAPER, colours[number])
+        _centred(pen, (left + 7, y + 9), str(number), "#ffffff" if is_here else colours[number], _font(9))
+        pen.text((left + 22, y + 1), _cut(pen, name, 100), INK if is_here else SOFT, _font(12))
         _right(pen, (right, y + 1), f"{scores[number]:.1f}", INK, 12)
         y += ROW
     if len(names) > 1:
@@ -126,17 +134,11 @@ def _panel(pen: ImageDraw.ImageDraw, film: Film, turn: dict[str, Any], left: int
         pen.text((left + 22, y + 6), f"herd{more}", SOFT, _font(12))
         _right(pen, (right, y + 6), f"{sum(scores):.1f}", INK, 12)
         y += ROW + 8
-    for name, colour, shape in _legend(film):
+    for name, colour, shape in legend:
         image = _sprite(shape, colour, 14)
         pen._image.paste(image, (left, y + 2), image)
         pen.text((left + 22, y + 1), _cut(pen, name, PANEL - 22), SOFT, _font(11))
         y += ROW - 2
-
-
-def _legend(film: Film) -> list[list[str]]:
-    """The kinds that need an explanation: everything but the floor of a grid."""
-    kinds: list[list[str]] = film.header.get("kinds", [])
-    return kinds[1:] if film.header.get("size") else kinds
 
 
 class _GridField:
@@ -151,9 +153,11 @@ class _GridField:
         grounds = [ImageColor.getrgb(colour if shape == CELL else self.kinds[0][1]) for _, colour, shape in self.kinds]
         self.grounds = np.array(grounds, np.uint8)
 
-    def draw(self, turn: dict[str, Any]) -> Image.Image:
+    def follow(self, turn: dict[str, Any]) -> None:
         for index, kind in turn["cells"]:
             self.cells[index] = kind
+
+    def draw(self, turn: dict[str, Any]) -> Image.Image:
         cell = self.cell
         ground = self.grounds[self.cells.reshape(self.rows, self.cols)].repeat(cell, axis=0).repeat(cell, axis=1)
         if cell >= 12:  # faint lines between the cells
@@ -163,13 +167,13 @@ class _GridField:
         pen = ImageDraw.Draw(image, "RGBA")
         for row, col, colour in turn.get("beams", ()):
             box = (col * cell, row * cell, (col + 1) * cell - 1, (row + 1) * cell - 1)
-            pen.rectangle(box, (*ImageColor.getrgb(colour), 130))
+            pen.rectangle(box, (*ImageColor.getrgb(colour), BEAM_ALPHA))
         for index in np.flatnonzero([self.kinds[kind][2] != CELL for kind in self.cells]):
             _, colour, shape = self.kinds[self.cells[index]]
             sprite = _sprite(shape, colour, cell)
             image.paste(sprite, (int(index) % self.cols * cell, int(index) // self.cols * cell), sprite)
-        for number, row, col, facing in turn["agents"]:
-            sprite = _agent_sprite(number, self.colours[number], facing, cell)
+        for number, row, col, facing, *rings in turn["agents"]:
+            sprite = _agent_sprite(number, self.colours[number], facing, cell, *rings)
             image.paste(sprite, (col * cell, row * cell), sprite)
         return image
 
@@ -181,13 +185,15 @@ class _BoxField:
         header = film.header
         self.columns, self.boxes, self.kinds = header["columns"], header["boxes"], header["kinds"]
         self.looks: list[list[Any]] = [[] for _ in self.boxes]
-        most = max(sum(column == own for _, own in self.boxes) for column in range(len(self.columns)))
+        rows = max(sum(column == own for _, own in self.boxes) for column in range(len(self.columns)))
         self.width = len(self.columns) * (BOX[0] + 14)
-        self.height = 24 + most * (BOX[1] + GAP)
+        self.height = 24 + rows * (BOX[1] + GAP)
 
-    def draw(self, turn: dict[str, Any]) -> Image.Image:
+    def follow(self, turn: dict[str, Any]) -> None:
         for index, *look in turn["boxes"]:
             self.looks[index] = look
+
+    def draw(self, turn: dict[str, Any]) -> Image.Image:
         image = Image.new("RGB", (self.width, self.height), PAPER)
         pen = ImageDraw.Draw(image)
         used = [0] * len(self.columns)
@@ -221,6 +227,9 @@ class _PictureField:
         self.scale = max(1, size // max(height, width))
         self.width, self.height = width * self.scale, height * self.scale
 
+    def follow(self, turn: dict[str, Any]) -> None:
+        """Nothing: a picture shows everything."""
+
     def draw(self, turn: dict[str, Any]) -> Image.Image:
         picture = Image.open(io.BytesIO(base64.b64decode(turn["picture"]))).convert("RGB")
         return picture.resize((self.width, self.height), Image.Resampling.NEAREST)
@@ -242,11 +251,14 @@ def _sprite(shape: str, colour: str, size: int) -> Image.Image:
     big = size * OVERSAMPLE
     image = Image.new("RGBA", (big, big))
     pen = ImageDraw.Draw(image)
-    low, high, middle = big * 0.18, big * 0.82, big / 2
+    low, high, middle = big * 0.2, big * 0.8, big / 2
+    # Items have a dark edge and agents a white one, so that an apple is no agent although both are green.
+    edge, line = _darker(colour), max(1, big // 24)
     if shape == DISC:
-        pen.ellipse((low, low, high, high), colour)
+        pen.ellipse((low, low, high, high), colour, edge, line)
     elif shape == DIAMOND:
-        pen.polygon([(middle, low * 0.7), (high, middle), (middle, big - low * 0.7), (low, middle)], colour)
+        points = [(middle, low * 0.7), (high, middle), (middle, big - low * 0.7), (low, middle)]
+        pen.polygon(points, colour, edge, line)
     elif shape == CROSS:
         width = max(1, big // 6)
         pen.line((low, low, high, high), colour, width)
@@ -258,26 +270,31 @@ def _sprite(shape: str, colour: str, size: int) -> Image.Image:
     return image.resize((size, size), Image.Resampling.LANCZOS)
 
 
+def _darker(colour: str) -> tuple[int, ...]:
+    return tuple(part * 6 // 10 for part in ImageColor.getrgb(colour))
+
+
 @cache
-def _agent_sprite(number: int, colour: str, facing: int | None, size: int) -> Image.Image:
-    """An agent: a disc with its number, and a nose where it faces somewhere."""
+def _agent_sprite(number: int, colour: str, facing: int | None, size: int, ring: str | None = None) -> Image.Image:
+    """An agent: a disc with its number, a nose where it faces somewhere, and perhaps a ring."""
     big = size * OVERSAMPLE
     image = Image.new("RGBA", (big, big))
     pen = ImageDraw.Draw(image)
     inset = big * (0.06 if facing is None else 0.12)
-    pen.ellipse((inset, inset, big - inset, big - inset), colour, "#ffffff", max(1, big // 24))
     if facing in FACINGS:
         x, y = FACINGS[facing]
-        middle, tip, side = big / 2, big * 0.5, big * 0.2
-        base = big * 0.3
+        middle, tip, side = big / 2, big * 0.5, big * 0.28
+        base = big * 0.2
         pen.polygon(
             [
                 (middle + x * tip, middle + y * tip),
                 (middle + x * base + y * side, middle + y * base + x * side),
                 (middle + x * base - y * side, middle + y * base - x * side),
             ],
-            "#ffffff",
+            INK,
         )
+    edge = max(1, big // (7 if ring else 24))
+    pen.ellipse((inset, inset, big - inset, big - inset), colour, ring or "#ffffff", edge)
     if size >= 12:
         font = _font(max(8, round(big * (0.5 if number < 100 else 0.36))))
         _centred(pen, (big / 2, big / 2), str(number), "#ffffff", font)

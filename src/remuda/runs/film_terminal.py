@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from remuda.core.console import QuietConsole
 from remuda.core.scene import CELL, CROSS, DIAMOND, DISC, FRAME
-from remuda.runs.film_data import Film
+from remuda.runs.film_data import Film, kinds_seen
 
 SIGNS = {DISC: "● ", DIAMOND: "◆ ", CROSS: "✖ ", CELL: "  ", FRAME: "□ "}
 MAX_AGENTS = 20
@@ -23,44 +25,46 @@ MAX_AGENTS = 20
 
 def play_in_terminal(film: Film, speed: float, console: Console | None = None) -> None:
     """Show turn after turn in this terminal, `speed` of them per second."""
-    console = console or Console()
+    console = console or QuietConsole()
     cells = np.zeros(int(np.prod(film.header.get("size") or [0])), np.int64)
     looks: dict[int, list[Any]] = {}
+    legend = kinds_seen(film)
     with Live(console=console, auto_refresh=False) as live:
         for turn in film.turns:
             for index, kind in turn.get("cells", ()):
                 cells[index] = kind
             looks.update({index: look for index, *look in turn.get("boxes", ())})
-            live.update(_frame(film, turn, cells, looks, console), refresh=True)
+            field = _field(film, turn, cells, looks, console)
+            lines = [Text(str(line)) for line in turn.get("lines", ())]
+            live.update(Group(field, *lines, _scores(film, turn, legend)), refresh=True)
             if speed:
                 time.sleep(1 / speed)
 
 
-def _frame(film: Film, turn: dict[str, Any], cells: Any, looks: dict[int, list[Any]], console: Console) -> Group:
+def _field(
+    film: Film, turn: dict[str, Any], cells: Any, looks: dict[int, list[Any]], console: Console
+) -> RenderableType:
     if "text" in turn:
-        field: RenderableType = Text(turn["text"])
-    elif "picture" in turn:
-        field = _picture(turn["picture"], console)
-    elif film.header["size"]:
-        field = _grid(film, turn, cells)
-    else:
-        field = _boxes(film, looks)
-    lines = [Text(str(line)) for line in turn.get("lines", ())]
-    return Group(field, *lines, _scores(film, turn))
+        return Text(turn["text"])
+    if "picture" in turn:
+        return _picture(turn["picture"], console)
+    return _grid(film, turn, cells) if film.header["size"] else _boxes(film, looks)
 
 
 def _grid(film: Film, turn: dict[str, Any], cells: Any) -> Text:
     """Two characters per cell: agents by their numbers, items by a sign, everything in its colour."""
     _, cols = film.header["size"]
     kinds, floor = film.header["kinds"], film.header["kinds"][0][1]
-    agents = {row * cols + col: number for number, row, col, _ in turn["agents"]}
+    agents = {row * cols + col: (number, rings) for number, row, col, _, *rings in turn["agents"]}
     beams = {row * cols + col: colour for row, col, colour in turn.get("beams", ())}
     text = Text()
     for index, kind in enumerate(cells.tolist()):
         _, colour, shape = kinds[kind]
         ground = beams.get(index, colour if shape == CELL else floor)
         if index in agents:
-            text.append(f"{agents[index] % 100:<2d}", f"bold white on {film.header['colours'][agents[index]]}")
+            number, rings = agents[index]
+            sign = f"{number % 10}◂" if rings else f"{number % 100:<2d}"
+            text.append(sign, f"bold white on {film.header['colours'][number]}")
         else:
             text.append(SIGNS[shape], f"{colour} on {ground}")
         if index % cols == cols - 1:
@@ -100,7 +104,7 @@ def _picture(data: str, console: Console) -> Text:
     return text
 
 
-def _scores(film: Film, turn: dict[str, Any]) -> Text:
+def _scores(film: Film, turn: dict[str, Any], legend: Sequence[Sequence[str]]) -> Text:
     header = film.header
     text = Text(f"turn {turn['turn']} of {film.turns[-1]['turn']}  ")
     for number, score in enumerate(turn["scores"][:MAX_AGENTS]):
@@ -109,7 +113,7 @@ def _scores(film: Film, turn: dict[str, Any]) -> Text:
     hidden = len(turn["scores"]) - MAX_AGENTS
     if hidden > 0:
         text.append(f"and {hidden} more  ")
-    for name, colour, shape in header.get("kinds", ())[1:]:
+    for name, colour, shape in legend:
         text.append(SIGNS[shape].strip() or "■", colour)
         text.append(f" {name}  ")
     return text

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
+from socket import gethostname
+from typing import TextIO
 
 from remuda.core.errors import ConfigError, RunError
 from remuda.core.options import short_repr
@@ -17,29 +19,32 @@ from remuda.core.plan import Plan
 from remuda.core.yamlfile import read_yaml, write_yaml
 from remuda.runs import checkpoint, trust
 from remuda.runs.directory import CONFIG
-from remuda.runs.storage import error_reason, storage_errors
+from remuda.runs.storage import error_reason, shown, storage_errors
 
 LOCK = ".lock"
 RUNS = Path("runs")
-MOST_BYTES = 255
+MAX_NAME_BYTES = 255
 """Of a name in a directory, on the file systems in use."""
-MOST_NAME = 100
+MAX_GAME_NAME = 100
 """Characters of the game in the name of a directory."""
 
 
-def new_folder(out: Path | str | None, plan: Plan) -> Path:
-    """The directory asked for if it is free, else the next number under runs/, which is made at once.
+def new_folder(here: Path, out: Path | str | None, plan: Plan) -> Path:
+    """The directory asked for if it is free, else the next number under runs/, which is made at once; both in `here`.
 
     Making it is what reserves it: two processes that start at the same time get two numbers.
     """
     if out is not None:
         if not isinstance(out, str | os.PathLike):
             raise RunError(f"out={out!r} should be the path of a directory")
-        return free_folder(Path(out))
-    name = re.sub(r"[^\w-]", "-", plan.game)[:MOST_NAME]
-    taken = [int(path.name[-3:]) for path in RUNS.glob(f"{name}-[0-9][0-9][0-9]")]
+        _check_place(here / out)
+        return free_folder(here / out)
+    _check_place(here)
+    name = re.sub(r"[^\w-]", "-", plan.game)[:MAX_GAME_NAME]
+    runs = here / RUNS
+    taken = [int(path.name[-3:]) for path in runs.glob(f"{name}-[0-9][0-9][0-9]")]
     for number in count(max(taken, default=0) + 1):
-        folder = RUNS / f"{name}-{number:03d}"
+        folder = runs / f"{name}-{number:03d}"
         try:
             folder.mkdir(parents=True)
         except FileExistsError:
@@ -48,6 +53,12 @@ def new_folder(out: Path | str | None, plan: Plan) -> Path:
             raise RunError(f"{folder} cannot be written: {error.strerror}") from None
         return folder
     raise AssertionError("count() ends never")
+
+
+def _check_place(folder: Path) -> None:
+    """Refuse a path that is relative to a working directory that was removed."""
+    if not folder.is_absolute():
+        raise RunError("the working directory was removed: change to one that exists, or give --out from the root")
 
 
 def free_folder(folder: Path) -> Path:
@@ -59,7 +70,7 @@ def free_folder(folder: Path) -> Path:
     except (OSError, ValueError) as error:  # a name that is too long, or has a NUL in it
         raise RunError(f"{short_repr(str(folder))} cannot be a directory: {error_reason(error)}") from None
     if taken:
-        raise RunError(f"{folder} exists already: choose another --out, or `remuda resume {folder}`")
+        raise RunError(f"{shown(folder)} exists already: choose another --out, or `remuda resume {shown(folder)}`")
     return folder
 
 
@@ -71,15 +82,18 @@ def _unusable(path: str) -> str:
         return "its name is not UTF-8"
     if b"\0" in path.encode():
         return "its name has a NUL in it"
-    return f"a name in it has more than {MOST_BYTES} bytes" if max(map(len, parts)) > MOST_BYTES else ""
+    return f"a name in it has more than {MAX_NAME_BYTES} bytes" if max(map(len, parts)) > MAX_NAME_BYTES else ""
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold the run directory, so that no other process trains the same run."""
+    """Hold the run directory, so that no other process trains the same run.
+
+    Meanwhile the file names this machine: another one that sees the folder does not see the lock.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        file = (folder / LOCK).open("w")
+        file = (folder / LOCK).open("a")
     except (OSError, ValueError) as error:
         raise RunError(f"{short_repr(str(folder))} cannot be written: {error_reason(error)}") from None
     with file:
@@ -87,7 +101,27 @@ def locked(folder: Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise RunError(f"{folder} is being trained by another process") from None
-        yield
+        _write_name(file, gethostname())
+        try:
+            yield
+        finally:
+            _write_name(file, "")
+
+
+def refuse_if_locked(folder: Path) -> None:
+    """Raise if a process trains the run: what one reads of it meanwhile may be gone a moment later."""
+    with suppress(OSError), (folder / LOCK).open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RunError(f"{folder} is being trained by another process") from None
+
+
+def _write_name(file: TextIO, name: str) -> None:
+    with suppress(OSError):  # a full disk
+        file.truncate(0)
+        file.write(name)
+        file.flush()
 
 
 def prepare(folder: Path, plan: Plan, is_new: bool) -> None:
@@ -98,7 +132,7 @@ def prepare(folder: Path, plan: Plan, is_new: bool) -> None:
             checkpoint.recover(folder / checkpoint.CHECKPOINTS)
             trust.sign(folder, read_yaml(folder / CONFIG))  # it was trusted, or there would be no plan
         elif {path.name for path in folder.iterdir()} - {LOCK}:
-            raise RunError(f"{folder} exists already: choose another --out, or `remuda resume {folder}`")
+            raise RunError(f"{shown(folder)} exists already: choose another --out, or `remuda resume {shown(folder)}`")
         else:
             write_config(folder, plan)
 
@@ -121,8 +155,8 @@ def removed_if_refused(folder: Path) -> Iterator[None]:
             with suppress(OSError):
                 (folder / LOCK).unlink(missing_ok=True)
                 folder.rmdir()  # fails if it is not empty
-                if folder.parent == RUNS:
-                    RUNS.rmdir()
+                if folder.parent.name == RUNS.name:
+                    folder.parent.rmdir()
         elif isinstance(error, ConfigError) and not any((folder / checkpoint.CHECKPOINTS).glob("*")):
             shutil.rmtree(folder, ignore_errors=True)
         raise

@@ -14,14 +14,35 @@ from remuda.core.game import GameSpec
 from remuda.core.plan import Plan
 from remuda.engines.context import EngineContext
 from remuda.engines.interfaces import Collectors, Trainers
+from remuda.engines.table import find_engine
+from remuda.learners.registry import find_learner, learner_options
 
 REMEDY = "lower agents, worlds, replay_size, frames or the network's layers"
 DESCRIPTORS = 64
 """Open files of a run without workers, generously."""
 DESCRIPTORS_EACH = 4
 """Open files per worker in the first process: two ends of waiting for it, and some while it is replaced."""
+COPIES = 4
+"""Copies of the weights that a learner has at least: the weights, their gradient, two moments of the optimiser."""
 SHARED = Path("/dev/shm")
 GIB = 2**30
+
+
+def check_networks(context: EngineContext) -> None:
+    """Refuse networks that do not fit, before they are made: memory that is promised and not there ends the process."""
+    plan, needed = context.plan, 0
+    if find_engine(plan.engine).machines and plan.n_learners is not None:
+        return  # learners may be on machines with more memory
+    for part in context.parts:
+        if part.learns:
+            options, group = learner_options(plan, part.player), context.spec.groups[part.group]
+            policy = find_learner(part.player).make_policy(group, 1, options, plan.precision, "cpu")
+            needed += COPIES * part.agents * policy.rows.nbytes
+    free = free_memory()
+    if needed > free:
+        raise ConfigError(
+            f"this plan needs {size(needed)} of memory for networks and optimisers, {size(free)} are free: {REMEDY}"
+        )
 
 
 def check_limits(context: EngineContext, collectors: Collectors, trainers: Trainers) -> None:
@@ -81,6 +102,16 @@ def free_memory() -> int:
     return free
 
 
+def check_scores(spec: GameSpec, episodes: int) -> None:
+    """Refuse an evaluation whose scores would not fit into memory, before it plays for days."""
+    columns = spec.agents * (1 + len({name for group in spec.groups for name in group.metrics}))
+    needed, free = 2 * 8 * columns * episodes, free_memory()  # in parts, and joined
+    if needed > free:
+        raise ConfigError(
+            f"episodes={episodes} needs {size(needed)} of memory for the scores, {size(free)} are free: lower episodes"
+        )
+
+
 def _check_disk(context: EngineContext, held: int) -> None:
     """A new checkpoint is written before an old one is removed, so two must fit."""
     place = next(folder for folder in (context.folder, *context.folder.absolute().parents) if folder.exists())
@@ -111,11 +142,11 @@ def _check_descriptors(workers: int) -> None:
     needed = DESCRIPTORS + DESCRIPTORS_EACH * workers
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and needed > hard:
-        most = (hard - DESCRIPTORS) // DESCRIPTORS_EACH
-        instead = f"use at most {most} workers" if most > 0 else "use an engine without processes (engine=vectorized)"
+        limit = (hard - DESCRIPTORS) // DESCRIPTORS_EACH
+        instead = f"use at most {limit} workers" if limit > 0 else "use an engine without processes (engine=vectorized)"
         raise ConfigError(
-            f"n_workers={workers} needs {needed} open files, this process may have {hard}: "
-            f"`ulimit -Hn {needed}` (as root), or {instead}"
+            f"{f'n_workers={workers}' if workers else 'training'} needs {needed} open files, this process may have "
+            f"{hard}: `ulimit -Hn {needed}` (as root){f', or {instead}' if workers else ''}"
         )
     if soft != resource.RLIM_INFINITY and needed > soft:
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))

@@ -28,7 +28,7 @@ from remuda.runs import checkpoint
 from remuda.runs.callbacks.base import Callback, Row, Training
 from remuda.runs.directory import RunDirectory
 
-MOST_SAVES = 3
+MAX_SAVES = 3
 """Times that saving is begun again because a learner was lost meanwhile."""
 Snapshot = Callable[[Loop], tuple[dict[str, checkpoint.Arrays], Row]]
 """Takes the state of training: arrays by file, and the index."""
@@ -299,7 +299,7 @@ class Recorder:
 
         Learners elsewhere write their own, and the loop waits for them: it has to place those again that are lost.
         """
-        for _ in range(MOST_SAVES):
+        for _ in range(MAX_SAVES):
             self._writer.wait()
             with span("snapshot"):
                 files, index = self._snapshot(loop)
@@ -309,7 +309,7 @@ class Recorder:
             with suppress(LostRounds):
                 self._writer.wait()
                 return
-        raise LostRounds(f"learners were lost {MOST_SAVES} times while they were saved")
+        raise LostRounds(f"learners were lost {MAX_SAVES} times while they were saved")
 
     def _write(self, loop: Loop, files: dict[str, checkpoint.Arrays], index: Row) -> None:
         episodes = self.plan.episodes_after(loop.rounds)

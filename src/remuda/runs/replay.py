@@ -44,7 +44,10 @@ class ScheduleEntry:
 
 
 def replay(path: Path | str, trust: bool = False) -> str:
-    """Play and learn everything again as the run's schedule says; returns the weights' fingerprint."""
+    """Play and learn a finished actor-learner run again by the schedule it logged (`log_schedule=True`).
+
+    Returns the fingerprint of the weights, which should be the `weights_sha256` of the run's result.
+    """
     run = RunDirectory(path, trust=trust)
     with one_thread_each():
         return ScheduleReplay(run, *_read(run)).run()
@@ -65,8 +68,8 @@ def _read(run: RunDirectory) -> tuple[list[AgentSlice], list[ScheduleEntry]]:
         raise RunError(f"{run.path} has no schedule to replay: train with log_schedule=true") from None
     except (ValueError, KeyError, IndexError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
         raise RunError(f"{path} is not a schedule: {error!r}") from None
-    for number, (entry, most) in enumerate(zip(entries, _most_learned(run, slices, entries), strict=True), 1):
-        if not _fits(entry, run, most):
+    for number, (entry, bound) in enumerate(zip(entries, _max_learned(run, slices, entries), strict=True), 1):
+        if not _fits(entry, run, bound):
             raise RunError(f"{path} is not of this plan: its entry {number} cannot have happened")
     return slices, entries
 
@@ -80,7 +83,7 @@ def _entry(values: dict[str, Any]) -> ScheduleEntry:
     )
 
 
-def _fits(entry: ScheduleEntry, run: RunDirectory, most_learned: list[float]) -> bool:
+def _fits(entry: ScheduleEntry, run: RunDirectory, max_learned: list[float]) -> bool:
     """Whether it can be played in this plan: everything that is an index or a count is checked here."""
     plan, spec = run.plan, run.spec
     sizes = [group.size for group in spec.groups]
@@ -90,26 +93,26 @@ def _fits(entry: ScheduleEntry, run: RunDirectory, most_learned: list[float]) ->
         and 0 in entry.versions
         and all(0 <= turn < spec.turns for turn in entry.versions)
         and all([len(own) for own in now] == sizes for now in entry.versions.values())
-        and len(entry.taken_at) == len(most_learned)
-        and all(taken <= most for taken, most in zip(entry.taken_at, most_learned, strict=True))
+        and len(entry.taken_at) == len(max_learned)
+        and all(taken <= bound for taken, bound in zip(entry.taken_at, max_learned, strict=True))
     )
 
 
-def _most_learned(run: RunDirectory, slices: list[AgentSlice], entries: list[ScheduleEntry]) -> list[list[float]]:
+def _max_learned(run: RunDirectory, slices: list[AgentSlice], entries: list[ScheduleEntry]) -> list[list[float]]:
     """Per entry and slice, the last version there can have been: of whole rounds, unless learning never pauses."""
     plan = run.plan
     incremental = [find_learner(run.parts[part].player).incremental for part, _, _ in slices]
     agents = [run.parts[part].herd_first for part, _, _ in slices]
-    learned, most, rounds = [0.0] * len(slices), [], RoundCounter(plan)
+    learned, bounds, rounds = [0.0] * len(slices), [], RoundCounter(plan)
     for entry in entries:
         endless = plan.free_running and rounds.complete > 0
-        most.append([math.inf if endless and own else now for own, now in zip(incremental, learned, strict=True)])
+        bounds.append([math.inf if endless and own else now for own, now in zip(incremental, learned, strict=True)])
         if rounds.add(entry.worlds[1] - entry.worlds[0]):
             published = [
                 len(batches(plan, own, rounds.complete, agent)) for own, agent in zip(incremental, agents, strict=True)
             ]
             learned = [now + new for now, new in zip(learned, published, strict=True)]
-    return most
+    return bounds
 
 
 class RecordedActions(Policy):
@@ -128,7 +131,10 @@ class RecordedActions(Policy):
 
 
 def replay_failure(path: Path | str, number: int, trust: bool = False) -> tuple[FailureRecord, GameError | None]:
-    """Play what failed again with the same chance and the same actions; returns what is raised this time."""
+    """Play the episodes of failure `number` again, with the same random numbers and actions, in this process.
+
+    Returns the failure as it was recorded, and the error that is raised this time; None if there is none.
+    """
     run = RunDirectory(path, trust=trust)
     record, actions = read_failure(run.path, number)
     plan, spec, task = run.plan, run.spec, record.task
@@ -179,10 +185,10 @@ class ScheduleReplay:
     def run(self) -> str:
         """Everything, in order."""
         needed = self._needed()
-        for entry, least in zip(self.entries, needed, strict=True):
+        for entry, min_versions in zip(self.entries, needed, strict=True):
             self._catch_up(entry)
             self._learn(entry, self._play(entry))
-            for kept, version in zip(self.rows, least, strict=True):
+            for kept, version in zip(self.rows, min_versions, strict=True):
                 for old in [v for v in kept if v < version]:
                     del kept[old]
         for part, rows in self._newest().items():
@@ -191,13 +197,13 @@ class ScheduleReplay:
 
     def _needed(self) -> list[list[int]]:
         """After each entry, the oldest version of every slice that anybody still plays with."""
-        least: list[list[int]] = []
+        min_versions: list[list[int]] = []
         now = [np.iinfo(np.int64).max] * len(self.slices)
         for entry in reversed(self.entries):
-            least.append(now)
+            min_versions.append(now)
             used = [self._of_slices(versions) for versions in entry.versions.values()]
             now = [min(column) for column in zip(now, *used, strict=True)]
-        return least[::-1]
+        return min_versions[::-1]
 
     def _of_slices(self, versions: list[list[int]]) -> list[int]:
         """The version each slice had, from those of groups and agents."""

@@ -11,6 +11,7 @@ from remuda.runs.directory import RESULT, to_json
 from remuda.runs.failure_log import FailureLog
 from remuda.runs.recorder import ProcessTotals, Recorder
 from remuda.runs.storage import storage_errors
+from remuda.runs.utilisation import utilisation
 
 
 def summarise(
@@ -23,6 +24,11 @@ def summarise(
     wall = state.wall_s - compile_s
     steps = loop.trainers.steps()
     updates = [steps.get(agent, 0) for agent in range(recorder.spec.agents)]
+    seconds: Row = {
+        "collect": {"wall": loop.collectors.spent.wall, "cpu": loop.collectors.spent.cpu},
+        "learn": {"wall": recorder.learning.wall, "cpu": recorder.learning.cpu},
+        "wait": {"wall": loop.trainers.waited_s, "cpu": 0.0},
+    }
     return {
         "run": str(recorder.folder),
         "game": plan.game,
@@ -34,11 +40,8 @@ def summarise(
         "wall_s": wall,
         "cpu_s": state.cpu_s,
         "compile_s": compile_s,
-        "seconds": {
-            "collect": {"wall": loop.collectors.spent.wall, "cpu": loop.collectors.spent.cpu},
-            "learn": {"wall": recorder.learning.wall, "cpu": recorder.learning.cpu},
-            "wait": {"wall": loop.trainers.waited_s, "cpu": 0.0},
-        },
+        "seconds": seconds,
+        "mfu": utilisation(plan, recorder.spec, recorder.steps, updates, seconds, wall),
         "episodes_per_s": episodes / wall,
         "agent_steps_per_s": recorder.steps / wall,
         "updates_per_s": sum(updates) / wall,

@@ -14,7 +14,14 @@ from remuda.core.rewards import REWARD
 from remuda.core.session import name_object
 from remuda.games.registry import find_game, game_name
 from remuda.learners.herd import assign
-from remuda.learners.registry import find_learner, is_learner, learner_name, learner_names, learner_options
+from remuda.learners.registry import (
+    SHIPPED_LEARNERS,
+    find_learner,
+    is_learner,
+    learner_name,
+    learner_names,
+    learner_options,
+)
 
 NESTED = ("options", "learner_options")
 PRESETS: dict[str, dict[str, Any]] = {
@@ -27,29 +34,49 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
     # One defender of CAGE 2 for all red agents, under the rules of the published leaderboard; see docs/cage2.md.
     "cage2_record": {
-        "game": "cage2", "rules": "leaderboard", "red": ["b_line", "meander", "b_line", "meander", "sleep"],
-        "observation": "memory", "actions": "compact", "horizon": "terminal",
-        "learner": "ppo", "worlds": 500, "total_episodes": 110_000,
-        "layers": [128, 128], "activation": "relu", "passes": 3, "minibatches": 10, "lr": "0.001:0.00002",
+        "game": "cage2", "rules": "leaderboard", "observation": "belief", "actions": "compact", "horizon": "terminal",
+        "red": [*["b_line", "meander", "b_line", "meander", "meander"], *["b_line", "meander"] * 2, "sleep"],
+        "learner": "ppo", "worlds": 200, "total_episodes": 60_000,
+        "layers": [128, 128], "activation": "relu", "passes": 3, "minibatches": 12, "lr": "0.002:0.00002",
         "gamma": 0.99, "gae_lambda": 0.95, "clip": 0.2, "entropy": "0.02:0.001", "grad_clip": 0.5,
     },
 }  # fmt: skip
 
 PEER_NAMES: dict[str, tuple[str, ...]] = {
     "actor_lr": ("lr",), "algo": ("learner",), "algorithm": ("learner",), "buffer_size": ("replay_size",),
-    "clip_coef": ("clip",), "clip_param": ("clip",), "clip_range": ("clip",), "ent_coef": ("entropy",),
+    "capacity": ("replay_size",), "checkpoint_freq": ("checkpoint_every",), "clip_coef": ("clip",),
+    "clip_param": ("clip",), "clip_range": ("clip",), "discount": ("gamma",), "ent_coef": ("entropy",),
     "entropy_coef": ("entropy",), "entropy_coeff": ("entropy",), "env": ("game",), "env_id": ("game",),
-    "eps": ("epsilon",), "exploration": ("epsilon",), "hidden_size": ("layers", "layer"),
-    "hidden_sizes": ("layers", "layer"), "lambda": ("gae_lambda",), "lambda_": ("gae_lambda",),
-    "learning_rate": ("lr",), "max_grad_norm": ("grad_clip", "clip"), "memory_size": ("replay_size",),
-    "n_envs": ("worlds",), "n_epochs": ("passes",), "n_frames": ("frames",), "n_timesteps": ("total_episodes",),
+    "eps": ("epsilon",), "epsilon_decay": ("epsilon",), "eval_freq": ("evaluate_every",),
+    "evaluation_interval": ("evaluate_every",), "exploration": ("epsilon",), "exploration_fraction": ("epsilon",),
+    "fcnet_hiddens": ("layers", "layer"), "frame_stack": ("frames",), "frames_per_batch": ("episodes_per_update",),
+    "hidden_dim": ("layers", "layer"), "hidden_size": ("layers", "layer"), "hidden_sizes": ("layers", "layer"),
+    "lambda": ("gae_lambda",), "lambda_": ("gae_lambda",), "learning_rate": ("lr",), "max_cycles": ("turns",),
+    "max_episode_steps": ("turns",), "max_grad_norm": ("grad_clip", "clip"), "max_n_frames": ("total_episodes",),
+    "max_steps": ("turns",), "max_turns": ("turns",), "memory_size": ("replay_size",),
+    "minibatch_size": ("minibatches", "batch_size"), "n_envs": ("worlds",), "n_episodes": ("total_episodes",),
+    "n_epochs": ("passes",), "n_eval_episodes": ("evaluate_episodes",), "n_frames": ("frames",),
+    "n_minibatch": ("minibatches",), "n_steps": ("episodes_per_update",), "n_timesteps": ("total_episodes",),
     "net_arch": ("layers", "layer"), "num_agents": ("agents",), "num_env_runners": ("n_workers",),
-    "num_envs": ("worlds",), "num_epochs": ("passes",), "num_minibatches": ("minibatches",),
-    "num_sgd_iter": ("passes",), "num_workers": ("n_workers",), "ppo_epochs": ("passes",),
-    "replay_buffer_size": ("replay_size",), "total_timesteps": ("total_episodes",), "train_freq": ("train_interval",),
-    "update_epochs": ("passes",), "vf_coef": ("value_weight",), "vf_loss_coeff": ("value_weight",),
+    "num_envs": ("worlds",), "num_episodes": ("total_episodes",), "num_epochs": ("passes",),
+    "num_learners": ("n_learners",), "num_minibatches": ("minibatches",), "num_sgd_iter": ("passes",),
+    "num_steps": ("episodes_per_update",), "num_workers": ("n_workers",), "ppo_epochs": ("passes",),
+    "replay_buffer_size": ("replay_size",), "rollout_fragment_length": ("episodes_per_update",),
+    "rollout_length": ("episodes_per_update",), "save_freq": ("checkpoint_every",),
+    "sgd_minibatch_size": ("minibatches", "batch_size"), "target_update_interval": ("tau",),
+    "total_env_steps": ("total_episodes",), "total_frames": ("total_episodes",), "total_steps": ("total_episodes",),
+    "total_timesteps": ("total_episodes",), "train_batch_size": ("episodes_per_update",),
+    "train_freq": ("train_interval",), "update_epochs": ("passes",), "vf_coef": ("value_weight",),
+    "vf_loss_coeff": ("value_weight",),
 }  # fmt: skip
 """Names that other libraries have for settings, and ours: an error names the one that this game and learner have."""
+OTHER_UNITS = {
+    "checkpoint_every": "counts episodes", "episodes_per_update": "counts whole episodes",
+    "epsilon": 'may change over the run, "from:to:share"', "evaluate_every": "counts episodes",
+    "minibatches": "is their number, not their size", "tau": "moves the target network a little at every update",
+    "total_episodes": "counts episodes, not steps",
+}  # fmt: skip
+"""What is different in settings that other libraries give in another unit."""
 
 
 def make_plan(settings: Mapping[str, Any]) -> Plan:
@@ -196,7 +223,14 @@ def _route(name: str, value: Any, plan: dict[str, Any], game: type[Options], use
             names = _all_names(game, used)
             for ours in PEER_NAMES.get(name, ()):
                 if ours in names:
-                    raise ConfigError(f"unknown setting {name!r}: it is called {ours!r} here")
+                    unit = f", which {OTHER_UNITS[ours]}" if ours in OTHER_UNITS else ""
+                    raise ConfigError(f"unknown setting {name!r}: it is called {ours!r} here{unit}")
+            for learner, kind in SHIPPED_LEARNERS.items():
+                if used and name in kind.options_type().model_fields:
+                    raise ConfigError(
+                        f"{name} is an option of learner {learner}, not of {' or '.join(used)}: "
+                        f"leave it out, or add learner={learner}"
+                    )
             raise UnknownName("setting", name, names)
         for learner in takers:
             plan["learner_options"].setdefault(learner, {})[name] = value

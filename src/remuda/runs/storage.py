@@ -10,6 +10,20 @@ from pathlib import Path
 from remuda.core.errors import StorageError
 
 
+def absolute(path: Path | str) -> Path:
+    """The path, whatever directory a game changes to later."""
+    try:
+        return Path(path).absolute()
+    except OSError:  # the working directory was removed
+        return Path(path)
+
+
+def shown(path: Path, here: Path | None = None) -> str:
+    """The path as one would type it in `here`, by default the working directory: relative if it is below."""
+    here = here or absolute(".")
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
+
+
 def storage_reason(error: Exception) -> str:
     """Why the disk refused, in a few words."""
     full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -24,9 +25,9 @@ from remuda.engines.collectors.warm_up import warm_up_request
 from remuda.engines.context import EngineContext
 from remuda.engines.interfaces import Collectors, Trainers, Update
 from remuda.engines.loop import Loop
-from remuda.engines.table import find_engine
+from remuda.engines.table import ENGINES, find_engine
 from remuda.games.registry import AnyGame, find_game
-from remuda.learners.herd import assign, count_parameters, tolerated_lag
+from remuda.learners.herd import assign, count_parameters, stacking_lines, tolerated_lag
 from remuda.rollout.warm_up import warm_up
 from remuda.runs import checkpoint
 from remuda.runs.callbacks.base import Callback, FunctionCallback, Row
@@ -41,19 +42,20 @@ from remuda.runs.folder import (
     locked,
     new_folder,
     prepare,
+    refuse_if_locked,
     remove_later_checkpoints,
     removed_if_refused,
     write_config,
 )
 from remuda.runs.frozen import load_frozen
 from remuda.runs.interrupts import StopRequest, stop_on_signals
-from remuda.runs.limits import REMEDY, check_limits, memory_needed
+from remuda.runs.limits import REMEDY, check_limits, check_networks, memory_needed
 from remuda.runs.recorder import ProcessTotals, Recorder
 from remuda.runs.result import summarise, write_result
 from remuda.runs.run import Run
 from remuda.runs.settings import make_plan, spec_of
 from remuda.runs.state import TrainState, newest_learners, warm_start
-from remuda.runs.storage import storage_errors
+from remuda.runs.storage import absolute, shown, storage_errors
 from remuda.runs.trust import why_unsigned
 from remuda.transport.heartbeat import Limits
 from remuda.transport.processes import refuse_inside_workers, start_failure
@@ -95,11 +97,12 @@ def start(
     """`train`, with the settings as a mapping."""
     refuse_while_importing()
     refuse_inside_workers()
+    here = absolute(".")  # a game may change the working directory as soon as it is made
     plan = make_plan(settings)
-    folder = new_folder(out, plan)
+    folder = new_folder(here, out, plan)
     with removed_if_refused(folder):
         asked = _switches(settings.get("parallel"))
-        return _train(TrainingJob(folder, plan, callbacks, quiet, asked=asked, trust=trust))
+        return _train(TrainingJob(folder, plan, callbacks, quiet, asked=asked, trust=trust, here=here))
 
 
 def resume(
@@ -109,6 +112,8 @@ def resume(
     checkpoint_name: str | None = None,
     engine: str | None = None,
     n_workers: int | None = None,
+    n_learners: int | Literal["auto"] | None = None,
+    address: str | None = None,
     callbacks: Callbacks = (),
     quiet: bool = False,
     game: AnyGame | None = None,
@@ -117,14 +122,22 @@ def resume(
 ) -> Run:
     """Continue a run as if it had never stopped, or extend it to `total_episodes`.
 
-    `engine` and `n_workers` may change on the way. Give `game`, and the class of a `learner`, again if it was
-    defined in another Python session. `trust` follows names of code in a run that somebody else made.
+    `engine`, `n_workers`, `n_learners` and the `address` of a Ray cluster may change on the way. Give `game`, and the
+    class of a `learner`, again if it was defined in another Python session. `trust` follows names of code in a run that
+    somebody else made.
     """
     refuse_while_importing()
     refuse_inside_workers()
     run = Run(path, game, trust, learner)
-    changes = {"engine": engine, "n_workers": n_workers, "total_episodes": total_episodes}
-    plan = run.changed({name: value for name, value in changes.items() if value is not None})
+    refuse_if_locked(run.path)
+    changes: dict[str, Any] = {
+        "engine": engine, "n_workers": n_workers, "n_learners": n_learners, "address": address,
+        "total_episodes": total_episodes,
+    }  # fmt: skip
+    given = {name: value for name, value in changes.items() if value is not None}
+    if engine is not None and not getattr(ENGINES.get(engine), "machines", False):
+        given.setdefault("address", None)  # of the cluster that the run leaves
+    plan = run.changed(given)
     if total_episodes is not None and total_episodes != run.plan.total_episodes:
         return _extend(run, plan, checkpoint_name, callbacks, quiet)
     if not run.checkpoints() and checkpoint_name is None:
@@ -208,6 +221,7 @@ class TrainingJob:
     notes: Sequence[str] = ()  # lines to show before training
     is_new: bool = True  # the folder is to be a new run
     trust: bool = False  # whether names of code in the runs of frozen players are followed
+    here: Path = field(default_factory=lambda: absolute("."))  # messages show paths from here
 
 
 def _train(job: TrainingJob) -> Run:
@@ -268,7 +282,7 @@ def _train(job: TrainingJob) -> Run:
         stack.callback(recorder.close)
         recorder.start(loop.rounds, loop.settled)
         stack.enter_context(stop_on_signals(request, progress.shout))
-        _introduce(progress, loop, recorder)
+        _introduce(progress, loop, recorder, shown(folder, job.here))
         for line in (*job.notes, *_unsigned(folder), *engine_lines(context, job.asked or choice)):
             progress.say(line)
         compile_s = _compile(progress, plan, compiled)
@@ -276,7 +290,8 @@ def _train(job: TrainingJob) -> Run:
             loop.run()
         except Stopped as stopped:
             episodes = plan.episodes_after(loop.rounds)
-            progress.say(f"stopped at {episodes} episodes ({stopped}); continue with: remuda resume {folder}")
+            again = f"remuda resume {shown(folder, job.here)}"
+            progress.say(f"stopped at {episodes} episodes ({stopped}); continue with: {again}")
         except (OSError, EOFError) as error:
             if all(worker.ready for worker in worker_pool.workers):
                 raise
@@ -285,6 +300,8 @@ def _train(job: TrainingJob) -> Run:
         result = summarise(loop, recorder, failure_log, _processes(context, loop), compile_s)
         write_result(folder, result)
         recorder.end(result)
+    with suppress(OSError):
+        os.chdir(job.here)  # a game may have left it
     run = Run(folder, trust=True)  # this process wrote it
     run.stopped_by = None if loop.finished else request.signal
     return run
@@ -319,6 +336,7 @@ def _processes(context: EngineContext, loop: Loop) -> dict[str, ProcessTotals]:
 def _build(context: EngineContext) -> tuple[Collectors, Trainers]:
     """The engine, unless it needs more memory than there is."""
     try:
+        check_networks(context)
         collectors, trainers = find_engine(context.plan.engine).build(context)
     except (MemoryError, RuntimeError, ValueError, OSError) as error:
         if not isinstance(error, MemoryError) and not re.search("memory|too big|too large", str(error)):
@@ -330,7 +348,7 @@ def _build(context: EngineContext) -> tuple[Collectors, Trainers]:
     return collectors, trainers
 
 
-def _introduce(progress: Progress, loop: Loop, recorder: Recorder) -> None:
+def _introduce(progress: Progress, loop: Loop, recorder: Recorder, folder: str) -> None:
     """Say who trains and how much memory it takes, before it is taken."""
     plan, spec = loop.plan, recorder.spec
     recorder.load(loop.published.rows or {})
@@ -343,8 +361,10 @@ def _introduce(progress: Progress, loop: Loop, recorder: Recorder) -> None:
     )
     progress.say(
         f"memory: {held / 2**20:,.0f} MiB for replay buffers, weights and optimisers, "
-        f"{moving / 2**20:,.0f} MiB for a round of episodes; run directory {recorder.folder}"
+        f"{moving / 2**20:,.0f} MiB for a round of episodes; run directory {folder}"
     )
+    for line in stacking_lines(plan, spec, recorder.parts):
+        progress.say(line)
     if plan.precision == "bf16" and not _has_bf16():
         progress.say("warning: this processor has no bf16 instructions; fp32 will be much faster here")
 

@@ -33,7 +33,7 @@ ENTRY_POINTS = ("remuda.games", "remuda.learners", "remuda.callbacks")
 SCHEDULE = re.compile(r"[-+.\deE]+(:[-+.\deE]+)+")
 """A value that changes over the run, e.g. 1:0.1:0.5, is no name."""
 KEY_BYTES = 32
-MOST_SIGNATURE_BYTES = 4096
+MAX_SIGNATURE_BYTES = 4096
 Place = tuple[Any, ...]
 
 
@@ -132,7 +132,7 @@ def _installed() -> set[str]:
 def _read(folder: Path) -> list[bytes]:
     try:
         with (folder / SIGNATURE).open("rb") as file:
-            return file.read(MOST_SIGNATURE_BYTES).split()
+            return file.read(MAX_SIGNATURE_BYTES).split()
     except OSError:
         return []
 

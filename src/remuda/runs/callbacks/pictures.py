@@ -1,7 +1,8 @@
 """Pictures of a run: small films while it trains, the learning curve and a film of the herd when it is finished.
 
 A film is one greedy episode of the herd as it is now, played in this process. The first is played before anything is
-learned, the last when training ends; between them films take at most a hundredth of the time.
+learned, the last when training ends; between them each evaluation leaves one, as far as films take a hundredth of the
+time at most.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ FILMS = "films"
 """The folder of a run with a film (JSON) for some of its versions, named by the episodes trained."""
 MAX_FILMS = 24
 """Films a run keeps: the first, and later ones ever further apart."""
-SHARE = 0.01
-"""Share of the time that films may take while the run trains."""
-PAUSE_S = 4.0
-"""Least time between two films."""
+SHARE, CREDIT_S = 0.01, 1.0
+"""Share of the time that films may take while the run trains, and seconds that they may take in advance."""
+PAUSE_S = 30.0
+"""Time after which there is a new film though nothing was evaluated."""
 LONGEST_S = 2.0
 """Time after which a film ends though its episode goes on; the last film may take ten times as long."""
 
@@ -41,7 +42,8 @@ class Pictures(Callback):
         self._game: Game | None = None
         self._live = False
         self._first = False  # the film of the untrained herd is due
-        self._ready_at = 0.0
+        self._began_at = self._last_at = 0.0
+        self._spent_s = 0.0
 
     def start(self, training: Training) -> None:
         """Say if there will be no film; remove films of episodes that will be trained again."""
@@ -57,6 +59,7 @@ class Pictures(Callback):
         # A game that hangs or dies must do so in a worker, where it is replaced, and not in this process.
         self._live = plan.game in SHIPPED or not find_engine(plan.engine).has_workers
         self._first = training.rounds == 0
+        self._began_at = self._last_at = time.monotonic()
 
     def collected(self, training: Training, episodes: int, agent_steps: int) -> None:
         """Before the first update: the film of the untrained herd."""
@@ -65,9 +68,17 @@ class Pictures(Callback):
             self._record_live(training, 0)
 
     def learned(self, training: Training, rows: Sequence[Row], system: Row) -> None:
-        """A film now and then."""
-        if time.monotonic() >= self._ready_at:
+        """A film if there has been none for long."""
+        if time.monotonic() - self._last_at > PAUSE_S and self._has_time():
             self._record_live(training, int(system["episodes"]))
+
+    def evaluated(self, training: Training, rows: Sequence[Row], scores: Row) -> None:
+        """A film of the version that was evaluated."""
+        if self._has_time():
+            self._record_live(training, int(rows[0]["episodes"]))
+
+    def _has_time(self) -> bool:
+        return self._spent_s < CREDIT_S + SHARE * (time.monotonic() - self._began_at)
 
     def end(self, training: Training, result: Mapping[str, Any] | None) -> None:
         """Draw, if the run is finished."""
@@ -97,8 +108,8 @@ class Pictures(Callback):
         except Exception as error:  # whatever a game raises here must not end the training
             self._live = False
             self._say(f"no more films while training: {first_line(error)}")
-        now = time.monotonic()
-        self._ready_at = now + max(PAUSE_S, (now - began) / SHARE)
+        self._last_at = time.monotonic()
+        self._spent_s += self._last_at - began
 
     def _record(self, training: Training, episodes: int, longest_s: float) -> Film:
         assert self._game is not None

@@ -10,12 +10,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 from rich.table import Table
 
+from remuda.core.console import QuietConsole
 from remuda.runs.callbacks.base import Callback, Row, Training
 from remuda.runs.display import INTERVAL
 
@@ -24,21 +25,13 @@ MAX_AGENTS = 12
 """Agents the panel lists one by one; the rest are summed up."""
 
 
-class QuietConsole(Console):
-    """A console that goes quiet when nobody reads it any more; rich's own would end the process."""
-
-    def on_broken_pipe(self) -> None:
-        """Show nothing from now on."""
-        self.quiet = True
-
-
 class Progress(Callback):
     """Shows a run on the console, and writes what it shows to console.log."""
 
     def __init__(self, total_episodes: int, done: int = 0, log: Path | None = None, quiet: bool = False) -> None:
         self.console = QuietConsole(stderr=True, quiet=quiet, soft_wrap=True, markup=False)
         self.total = total_episodes
-        self._log = log.open("a", encoding="utf-8") if log else None
+        self._log = log.open("a", encoding="utf-8", errors="backslashreplace") if log else None
         self._bar = Bar(
             TextColumn("episodes"), BarColumn(None), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
             console=self.console,
@@ -75,8 +68,10 @@ class Progress(Callback):
         self._note(text)
 
     def _print(self, text: str) -> None:
-        with suppress(OSError):  # the terminal may be gone
-            self.console.print(text, markup=False, highlight=False)
+        encoding = self.console.encoding  # the stream may be of few characters, and strict
+        with suppress(OSError, ValueError):  # the terminal may be gone, or the stream closed
+            shown = text.encode(encoding, "backslashreplace").decode(encoding)
+            self.console.print(shown, markup=False, highlight=False)
 
     def shout(self, text: str) -> None:
         """Show a line from a signal handler: written directly, since the handler may have interrupted the console."""

@@ -28,7 +28,7 @@ def _load(name: str) -> Callback:
         raise UnknownName("callback", name, [*SHIPPED, "module:Class"])
     found = load_code(path, f"callbacks: {name!r}")
     if isinstance(found, type) and not issubclass(found, Callback):
-        raise ConfigError(f"callbacks: {name!r} is a class, but none of remuda.Callback")
+        raise ConfigError(f"callbacks: {name!r} is a class, but not a subclass of remuda.Callback")
     try:
         made = found()
     except (AttributeError, ValueError, TypeError) as error:

@@ -1,4 +1,8 @@
-"""The tables of a run as CSV files: metrics, evaluations, and how the engine is doing."""
+"""The tables of a run as CSV files: metrics, evaluations, and how the engine is doing.
+
+The board and studies read these files, so every run has them. Another format is a callback of its own (`registry.py`);
+its `start` drops the rows of rounds that come again after a resume, as `keep_rounds` does here.
+"""
 
 from __future__ import annotations
 

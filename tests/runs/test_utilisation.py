@@ -1,0 +1,72 @@
+"""Model FLOPs utilisation: operations as torch counts them, over a peak that is measured once."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+import remuda
+from remuda.core.game import Group
+from remuda.learners.ppo.learner import PPO
+from remuda.learners.ppo.options import PPOOptions
+from remuda.runs import utilisation
+
+
+def network(widths: list[int]) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    for i, (inputs, outputs) in enumerate(pairwise(widths)):
+        layers += [nn.Tanh()] * bool(i) + [nn.Linear(inputs, outputs)]
+    return nn.Sequential(*layers)
+
+
+def counted(work: Any) -> int:
+    with FlopCounterMode(display=False) as counter:
+        work()
+    return counter.get_total_flops()
+
+
+def test_ppo_counts_the_operations_that_torch_counts() -> None:
+    group, rows = Group("all", 1, (3, 7), "float32", 5), 40
+    own = PPO.dense_flops(group, PPOOptions(layers=[12, 20], frames=2, passes=[4, 3]), agent=1)
+    assert own is not None
+    actor, critic, x = network([42, 12, 20, 5]), network([42, 12, 20, 1]), torch.randn(rows, 42)
+    assert own.act * rows == counted(lambda: actor(x))
+    gradient = counted(lambda: (actor(x).sum() + critic(x).sum()).backward())
+    with torch.no_grad():
+        assert own.learn_step * rows == 3 * gradient + counted(lambda: critic(x))
+    assert own.learn_update == 0
+
+
+def test_the_peak_is_measured_once_per_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(utilisation, "cache_base", lambda: tmp_path)
+    first = utilisation.peak_flops()
+    assert first > 1e8
+    monkeypatch.setattr(utilisation, "_measure_peak", lambda: 1.0)
+    assert utilisation.peak_flops() == first
+    (tmp_path / utilisation.PEAK_FILE).write_text("not json")
+    assert utilisation.peak_flops() == 1.0
+
+
+def test_a_run_reports_how_much_of_the_processor_its_networks_used(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(utilisation, "peak_flops", lambda: 1e6)
+    plan: dict[str, Any] = {
+        "game": "cage2", "learner": "ppo", "layers": [8], "steps": 10, "worlds": 4, "total_episodes": 8,
+        "pictures": False, "quiet": True, "device": "cpu",
+    }  # fmt: skip
+    result = remuda.train(out=tmp_path / "run", **plan).result
+    own = PPO.dense_flops(Group("blue", 1, (52,), "uint8", 145), PPOOptions(layers=[8]), 0)
+    assert own is not None
+    seconds = {name: result["seconds"][name]["cpu"] for name in ("learn", "collect")}
+    expected = {"learn": own.learn_step * 80 / 1e6, "collect": own.act * 80 / 1e6}
+    for name, amount in expected.items():
+        assert np.isclose(result["mfu"][name] * seconds[name], amount)
+    assert result["mfu"]["run"] > 0
