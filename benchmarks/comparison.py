@@ -42,9 +42,9 @@ def command(settings: dict[str, Any], engines: str, workers: int, seconds: float
 
 def check(shown: Comparison) -> None:
     """Print what was predicted for this machine beside what was measured on it."""
-    guesses = {(one.engine, one.workers): one.episodes_per_s for one in shown.foreseen}
+    guesses = {(one.engine, one.workers): one.episodes_per_s for one in shown.predictions_here}
     print("predicted for this machine, over measured:")
-    for own in shown.figures:
+    for own in shown.measurements:
         if not own.trials:
             continue
         guess, (low, high) = guesses[own.variant.engine, own.variant.workers], own.spread

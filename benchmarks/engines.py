@@ -2,7 +2,7 @@
 
 Every run is its own process. Its rate is computed from its metrics, between two learned rounds; it includes playing,
 learning and recording. The beginning is left out, in which workers start, load compiled code and play their first
-episodes at the same pace. For engines that run free the end is left out too: after the last task is sent, workers run
+episodes at the same rate. For engines that run free the end is left out too: after the last task is sent, workers run
 out of work one by one. Free engines are measured from 4 episodes per worker on average to 2 before the end, which is
 when the last tasks are sent. That is a whole number of episodes per worker, since episodes end in waves. Engines that
 wait by round are measured over whole rounds, including their waiting.

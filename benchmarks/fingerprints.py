@@ -1,10 +1,18 @@
 """Fingerprints of recorded plans: they show whether a change leaves all results as they were.
 
-    python -m benchmarks.fingerprints record FILE     # train every plan, write hashes and scores
-    python -m benchmarks.fingerprints compare FILE    # train them again; exit code 1 if anything differs
+    python -m benchmarks.fingerprints record FILE [WORD …]     # train every plan, write hashes and scores
+    python -m benchmarks.fingerprints compare FILE [WORD …]    # train them again; exit code 1 if anything differs
 
-A plan's fingerprint is its `weights_sha256`, its evaluation scores and a hash of `metrics.csv` without the times. Equal
-bits are promised on one type of machine, so a file from another type is refused.
+With words, only plans that have one of them in their names; what is recorded of others stays.
+
+A plan's fingerprint is its `weights_sha256`, its evaluation scores and a hash of `metrics.csv` without the times. Both
+commands also check that plans which differ only in their engine, or in being resumed, have one fingerprint.
+
+Equal bits are promised on one type of machine (`machine_type`). With a file from another type `compare` only checks
+that the engines agree here, and exits with 2. To judge a change on such a machine, record the commit before it there:
+
+    git worktree add ../before HEAD~1 && cd ../before && python -m benchmarks.fingerprints record /tmp/before.json
+    python -m benchmarks.fingerprints compare /tmp/before.json      # in the tree with the change
 """
 
 from __future__ import annotations
@@ -16,7 +24,8 @@ import platform
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +91,7 @@ PLANS: dict[str, dict[str, Any]] = {
     "cage2 preset": {"preset": "workflow_rl", "total_episodes": 200, "red": "b_line"},
     "cage2 workflow": {**CAGE, "workflow": ORDER, "red": "b_line"},
     "cage2 workflows, executor": {**CAGE, "workflow": "distinct", "worlds": 70, "engine": "executor", "n_workers": 2},
-    "cage2 leaderboard rules": {**CAGE, "rules": "leaderboard", "wrapper": "challenge"},
+    "cage2 leaderboard rules": {**CAGE, "rules": "leaderboard", "wrapper": "challenge2", "steps": 50},
     "masks iqn": {**IQN, "game": "remuda.testing:MASKED"},
     "masks ppo executor": {**PPO, "game": "remuda.testing:MASKED", "engine": "executor", "n_workers": 2},
     "deaths iqn sync": {**IQN, "game": "remuda.testing:RESPAWN", "engine": "sync", "n_workers": 2},
@@ -112,7 +121,22 @@ COMMON: dict[str, Any] = {
 def machine_type() -> dict[str, str]:
     """What the bits of a result depend on."""
     versions = {"numpy": np.__version__, "torch": torch.__version__, "numba": numba.__version__}
-    return {"cpu": torch.backends.cpu.get_cpu_capability(), "python": platform.python_version(), **versions}
+    return {
+        "processor": processor(),
+        "cpu": torch.backends.cpu.get_cpu_capability(),
+        "python": platform.python_version(),
+        **versions,
+    }
+
+
+def processor() -> str:
+    """Vendor and family of the processor: with the same instructions, MKL computes other bits on another vendor's."""
+    with suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        facts = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        if {"vendor_id", "cpu family", "model"} <= facts.keys():
+            return f"{facts['vendor_id']} family {facts['cpu family']} model {facts['model']}"
+    return platform.processor()
 
 
 def train(folder: Path, name: str) -> remuda.Run:
@@ -142,38 +166,65 @@ def fingerprint(run: remuda.Run) -> dict[str, Any]:
     }
 
 
-def fingerprints(say: Callable[[str], None]) -> dict[str, dict[str, Any]]:
-    """Train all plans."""
+def fingerprints(say: Callable[[str], None], words: list[str]) -> dict[str, dict[str, Any]]:
+    """Train all plans, or those that have one of the words in their names."""
     found = {}
     with tempfile.TemporaryDirectory() as folder:
         for name in (*PLANS, *RESUMED):
+            if words and not any(word in name for word in words):
+                continue
             began = time.perf_counter()
             found[name] = fingerprint(train(Path(folder), name))
             say(f"{name:32s} {found[name]['weights_sha256'][:16]} {time.perf_counter() - began:6.1f} s")
     return found
 
 
+def same_but_for_engine(names: Iterable[str]) -> list[list[str]]:
+    """Plans that must have one fingerprint: their settings are equal, but for engine and number of workers."""
+    groups: dict[str, list[str]] = {}
+    known = PLANS | {name: plan for name, (plan, _) in RESUMED.items()}
+    for name in names:
+        plan = known[name]
+        decisive = {key: value for key, value in plan.items() if key not in ("engine", "n_workers")}
+        groups.setdefault(json.dumps(decisive, sort_keys=True), []).append(name)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def engines_agree(plans: dict[str, dict[str, Any]]) -> bool:
+    """Whether plans that differ only in their engine have one fingerprint; says which do not."""
+    groups = same_but_for_engine(plans)
+    wrong = [group for group in groups if any(plans[name] != plans[group[0]] for name in group)]
+    for group in wrong:
+        hashes = (f"{name} {plans[name]['weights_sha256'][:16]}" for name in group)
+        print(f"ENGINES DIFFER: {', '.join(hashes)}")
+    print(f"{len(groups) - len(wrong)} of {len(groups)} groups of plans that differ only in their engine agree")
+    return not wrong
+
+
 def main(words: list[str]) -> int:
     """Record or compare, as the first word says."""
-    if len(words) != 2 or words[0] not in ("record", "compare"):
+    if len(words) < 2 or words[0] not in ("record", "compare"):
         print(__doc__)
         return 2
     path = Path(words[1])
     if words[0] == "record":
-        path.write_text(
-            json.dumps({"machine": machine_type(), "plans": fingerprints(print)}, indent=1), encoding="utf-8"
-        )
-        return 0
+        plans = json.loads(path.read_text(encoding="utf-8"))["plans"] if words[2:] else {}
+        plans = {name: own for name, own in plans.items() if name in PLANS or name in RESUMED}
+        plans |= fingerprints(print, words[2:])
+        path.write_text(json.dumps({"machine": machine_type(), "plans": plans}, indent=1), encoding="utf-8")
+        return not engines_agree(plans)
     recorded = json.loads(path.read_text(encoding="utf-8"))
+    found = fingerprints(print, words[2:])
+    agree = engines_agree(found)
     if recorded["machine"] != machine_type():
-        print(f"{path} was recorded on {recorded['machine']}, this is {machine_type()}: record it anew")
-        return 2
-    found = fingerprints(print)
-    wrong = [name for name in recorded["plans"] if found.get(name) != recorded["plans"][name]]
+        print(f"not compared: {path} was recorded on {recorded['machine']}, this is {machine_type()}")
+        return 2 if agree else 1
+    expected = {name: own for name, own in recorded["plans"].items() if not words[2:] or name in found}
+    wrong = [name for name, own in expected.items() if found.get(name) != own]
     for name in wrong:
         print(f"DIFFERS {name}: {recorded['plans'][name]} is now {found.get(name)}")
-    print(f"{len(recorded['plans']) - len(wrong)} of {len(recorded['plans'])} plans have the same fingerprint")
-    return bool(wrong)
+    print(f"{len(expected) - len(wrong)} of {len(expected)} plans have the same fingerprint")
+    return bool(wrong) or not agree
 
 
 if __name__ == "__main__":

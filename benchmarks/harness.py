@@ -23,7 +23,7 @@ class Claim:
     text: str
     over: str
     under: str
-    least: float | None = None
+    wanted: float | None = None
 
 
 def rate(work: Callable[[], int], seconds: float, clock: Callable[[], float] = time.process_time) -> float:
@@ -51,7 +51,7 @@ def compare(
     for claim in claims:
         each = [a / b for a, b in zip(rates[claim.over], rates[claim.under], strict=True)]
         ratios[claim.text] = statistics.median(each)
-        wanted = "" if claim.least is None else f", wanted at least {claim.least}"
+        wanted = "" if claim.wanted is None else f", wanted at least {claim.wanted}"
         print(f"  {claim.text}: {statistics.median(each):.2f}  ({min(each):.2f} to {max(each):.2f}{wanted})")
     return ratios
 

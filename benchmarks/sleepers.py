@@ -8,13 +8,13 @@ from collections.abc import Sequence
 import numpy as np
 from pydantic import Field
 
-from remuda.core.game import GameEntry, Group
+from remuda.core.game import GameEntry, Group, StepCost
 from remuda.core.options import Options
 from remuda.learners.ppo.learner import PPO
 from remuda.testing.odd_games import OddGame
 
 UPDATE_S = 0.05
-"""Seconds that an update sleeps for each agent."""
+"""Seconds that an update (a gradient step) sleeps for each agent."""
 
 
 class SleepOptions(Options):
@@ -43,8 +43,9 @@ class SleepingLearner(PPO):
 
     def update(self, count: int) -> None:
         """Sleep, and forget the data."""
-        time.sleep(UPDATE_S * self.context.agents)
+        time.sleep(UPDATE_S * self.context.agents * count)
         self.skip(count)
 
 
 SLEEPERS = GameEntry("sleepers", "Sleeps.", SleepOptions, Sleepers)
+SIMULATORS = GameEntry("simulators", "Sleeps, world by world.", SleepOptions, Sleepers, step_cost=StepCost.SLOW)

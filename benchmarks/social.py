@@ -21,7 +21,7 @@ def episode(name: str, worlds: int, turns: int) -> int:
     """Play random actions in `worlds` worlds, writing every agent's view; returns agent-steps."""
     game = make_game(find_game(name), {"turns": turns}, range(worlds))
     group = game.spec.groups[0]
-    views = np.zeros((worlds, group.size, *group.obs_shape), np.uint8)
+    views = np.zeros((worlds, group.size, *group.obs_shape), group.obs_dtype)
     keys = rng.keys(rng.key(0, Stream.CHECK), np.arange(worlds))
     draws = rng.uniforms(keys, turns * group.size)
     actions = (draws * group.actions).astype(np.int64).reshape(worlds, turns, group.size)

@@ -2,7 +2,7 @@
 
     python -m benchmarks.stacking
 
-Times alternate in one process, so that both ways meet the same machine; printed are medians and their ratio.
+Processor times alternate in one process, so that both ways meet the same machine; printed are medians and their ratio.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ def played(own: Learner) -> Fragment:
 
 
 def learn(own: Learner, fragment: Fragment) -> float:
-    """Seconds for a round of updates."""
+    """Processor seconds for a round of updates, on one thread."""
     own.take(fragment)
-    began = time.perf_counter()
+    began = time.process_time()
     own.update(UPDATES)
-    return time.perf_counter() - began
+    return time.process_time() - began
 
 
 def compare(name: str, agents: int) -> dict[str, Any]:

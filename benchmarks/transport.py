@@ -145,7 +145,7 @@ def compare_fragments() -> None:
     ]
     turn = 0
 
-    def hand_over(take: Callable[[Fragment], object]) -> Callable[[], None]:
+    def pass_on(take: Callable[[Fragment], object]) -> Callable[[], None]:
         def work() -> None:
             token = owners.acquire("worker")
             ours.send(PlayTask(token, task))
@@ -171,10 +171,10 @@ def compare_fragments() -> None:
     compare(
         f"A fragment of {WORLDS} episodes of {AGENTS} agents ({size:,} bytes) from a worker to a learner",
         {
-            "hand-over and copy": micros(hand_over(copy_arrays)),
+            "hand-over and copy": micros(pass_on(copy_arrays)),
             "a plain copy of the same bytes": micros(copy_block),
-            "hand-over alone": micros(hand_over(lambda fragment: None)),
-            "hand-over and IQN's replay buffer": micros(hand_over(learner.take)),
+            "hand-over alone": micros(pass_on(lambda fragment: None)),
+            "hand-over and IQN's replay buffer": micros(pass_on(learner.take)),
         },
         [
             Claim("hand-over and copy over a plain copy", "hand-over and copy", "a plain copy of the same bytes"),

@@ -75,5 +75,5 @@ def main() -> None:
         )
         seconds = f"processor seconds {collect:.1f} collecting, {learn:.1f} learning"
         print(f"  {name}: {LONG} episodes in {wall:.1f} s, {seconds}")
-    most = (collect + learn) / max(collect, learn)  # of the last entry, which ran on one core
-    print(f"  with one core for collecting and one for learning at most {most:.2f} times one core for both")
+    highest = (collect + learn) / max(collect, learn)  # of the last entry, which ran on one core
+    print(f"  with one core for collecting and one for learning at most {highest:.2f} times one core for both")

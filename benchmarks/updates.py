@@ -48,7 +48,7 @@ def updating(learners: list[IQN]) -> Callable[[], float]:
     return lambda: rate(work, 1.0)
 
 
-def stacked_against_single(agents: int, least: float, **options: int) -> None:
+def stacked_against_single(agents: int, wanted: float, **options: int) -> None:
     """Compare one learner for all agents with one learner per agent."""
     played = fragment(agents)
     size = ", ".join(f"{name} {value}" for name, value in options.items()) or "default size"
@@ -58,7 +58,7 @@ def stacked_against_single(agents: int, least: float, **options: int) -> None:
             "stacked": updating([learner(played, 0, agents, **options)]),
             "one after another": updating([learner(played, i, i + 1, **options) for i in range(agents)]),
         },
-        [Claim("stacked over single", "stacked", "one after another", least)],
+        [Claim("stacked over single", "stacked", "one after another", wanted)],
         "updates/s",
     )
 

@@ -1,0 +1,76 @@
+"""What `engine=auto` chooses for five shipped games, beside what `remuda compare` finds best.
+
+All plans wait by round (`deterministic=true`), as auto's own do: among these engines the weights are the same. The last
+column is what the fastest engine does that does not wait by round; auto never takes one, since its weights differ.
+Trials are short: two rates within a tenth of each other may change places from one run to the next.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from remuda.core.machine import cores, machine
+from remuda.engines.choose import choose_engine
+from remuda.runs.settings import make_plan, spec_of
+from remuda.studies.compare.measure import UNLIMITED, EngineVariant, VariantMeasurements, measure
+
+SECONDS, REPEATS = 2.0, 2
+PLANS: dict[str, dict[str, Any]] = {
+    "treasurehunt": {"agents": 4},
+    "coins": {"learner": "ppo", "turns": 200},
+    "harvest": {"learner": "ppo", "turns": 200},
+    "cleanup": {"turns": 200},
+    "cage2": {"learner": "ppo", "worlds": 100},
+}
+
+
+def main() -> None:
+    """Print the table."""
+    print_table(PLANS)
+
+
+def print_table(plans: Mapping[str, Mapping[str, Any]]) -> None:
+    """A line per game: the choice, the best, and the ratio of their rates."""
+    print(f"engine=auto and the best engine, episodes per second, trials of {SECONDS:g} s, medians of {REPEATS}")
+    print(f"  {machine()}")
+    for game, settings in plans.items():
+        words = " ".join(f"{name}={value}" for name, value in settings.items())
+        print(f"  {game} {words}".rstrip(), flush=True)
+        for line in compared(game, settings):
+            print(f"    {line}", flush=True)
+
+
+def compared(game: str, settings: Mapping[str, Any]) -> list[str]:
+    """The lines of one game."""
+    plan = make_plan({**settings, "game": game, "engine": "auto", "total_episodes": UNLIMITED, "deterministic": True})
+    choice, why = choose_engine(plan, spec_of(plan))
+    chosen = EngineVariant(choice.engine, choice.n_workers or (1 if choice.engine == "sequential" else cores()))
+    both = [EngineVariant(engine, workers) for engine in ("vectorized", "executor") for workers in (1, cores())]
+    waiting = dict.fromkeys([EngineVariant("sequential", 1), *both, EngineVariant("sync", cores()), chosen])
+    measured = {one.variant: one for one in measure(plan, list(waiting), SECONDS, REPEATS, _note) if one.trials}
+    free = [EngineVariant(engine, cores()) for engine in ("threads", "executor", "actor-learner")]
+    loose = measure(plan.model_copy(update={"deterministic": False}), free, SECONDS, 1, _note)
+    best, own = _best(list(measured.values())), measured[chosen]
+    others = ", ".join(f"{one.variant.name} {one.rate:,.1f}" for one in measured.values() if one is not own)
+    fastest = _best([one for one in loose if one.trials])
+    return [
+        why,
+        f"chosen {_said(own)}; best {_said(best)}; chosen over best: {own.rate / best.rate:.2f}",
+        f"others that wait by round: {others}",
+        f"not waiting by round: {fastest.variant.name} {fastest.rate:,.1f}",
+    ]
+
+
+def _best(measured: Sequence[VariantMeasurements]) -> VariantMeasurements:
+    return max(measured, key=lambda one: one.rate)
+
+
+def _said(one: VariantMeasurements) -> str:
+    low, high = one.spread
+    return f"{one.variant.name} {one.rate:,.1f} ({low:,.1f} to {high:,.1f})"
+
+
+def _note(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
