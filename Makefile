@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PYTEST := $(BIN)/pytest --numprocesses 2 --dist loadfile
 READY := $(VENV)/.ready
 
 .PHONY: browser setup train test test-promises test-slow check format bench docs clean
@@ -19,15 +20,15 @@ train: setup
 
 # What a newcomer waits for: every module, and every engine, learner, game and promise once.
 test: setup
-	$(BIN)/pytest -m "not slow and not promise"
+	$(PYTEST) -m "not slow and not promise"
 
 # The promises in full: matrix, resume, faults and short chaos, Ray, adapters, hostile files, the board in a browser.
 test-promises: setup browser
-	$(BIN)/pytest -m "promise and not slow"
+	$(PYTEST) -m "promise and not slow"
 
 # Everything, with the slow ones.
 test-slow: setup
-	$(BIN)/pytest
+	$(PYTEST)
 
 # Chromium for the tests of the board: the system's, or else one from the package manager.
 browser:
@@ -49,8 +50,9 @@ format: setup
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
+# Every benchmark that takes minutes; docs/benchmarks.md is written from what they print.
 bench: setup
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks --record
 
 clean:
 	rm -rf $(VENV) build dist site .mypy_cache .ruff_cache .pytest_cache

@@ -1,10 +1,17 @@
-"""Puts the examples into the wheel: `remuda examples` shows them. Everything else is in pyproject.toml."""
+"""Puts the examples into the wheel, where `remuda examples` finds them, and makes the links of README absolute.
 
+Everything else is in pyproject.toml.
+"""
+
+import re
 import shutil
 from pathlib import Path
 
 from setuptools import setup
 from setuptools.command.build_py import build_py
+
+BLOB = "https://github.com/remuda-rl/remuda/blob/main"
+RAW = "https://raw.githubusercontent.com/remuda-rl/remuda/main"
 
 
 class BuildWithExamples(build_py):
@@ -21,4 +28,15 @@ class BuildWithExamples(build_py):
             shutil.copy(example, target)
 
 
-setup(cmdclass={"build_py": BuildWithExamples})
+def readme() -> str:
+    """README as a package registry shows it: there is no folder that its links could be relative to."""
+    text = Path("README.md").read_text("utf-8")
+    text = re.sub(r"!\[([^\]]*)\]\((?!https?:)([^)]+)\)", rf"![\1]({RAW}/\2)", text)
+    return re.sub(r"(?<!!)\[([^\]]*)\]\((?!https?:|#)([^)]+)\)", rf"[\1]({BLOB}/\2)", text)
+
+
+setup(
+    cmdclass={"build_py": BuildWithExamples},
+    long_description=readme(),
+    long_description_content_type="text/markdown",
+)

@@ -18,7 +18,7 @@ from remuda.core.options import Options
 from remuda.core.plan import ParallelSwitches, Plan
 from remuda.games.registry import SHIPPED, find_game
 from remuda.learners.registry import SHIPPED_LEARNERS
-from remuda.runs.settings import PEER_NAMES, PRESETS
+from remuda.runs.settings import OTHER_UNITS, PEER_NAMES, PRESETS
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -32,7 +32,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Turn links to files outside docs/ into links to the repository: on GitHub the relative ones work."""
     del page, files
-    return re.sub(r"\]\(\.\./(?!reference/)([^)]+)\)", rf"]({config.repo_url.rstrip('/')}/blob/main/\1)", markdown)
+    return re.sub(r"\]\(\.\./(?!reference/)([^)]+)\)", rf"]({config.extra['repository']}/blob/main/\1)", markdown)
 
 
 def names_page() -> Iterator[str]:
@@ -76,14 +76,20 @@ def settings_page() -> Iterator[str]:
         yield f"| `{name}` | {' '.join(f'`{key}={value}`' for key, value in preset.items())} |"
     yield "\n## Names in other libraries\n\n| there | here |\n| --- | --- |"
     for name, ours in PEER_NAMES.items():
-        yield f"| `{name}` | {' or '.join(f'`{one}`' for one in ours)} |"
+        here = " or ".join(f"`{one}`" + (f", which {OTHER_UNITS[one]}" if one in OTHER_UNITS else "") for one in ours)
+        yield f"| `{name}` | {here} |"
 
 
 def _options_table(options: type[Options]) -> Iterator[str]:
     yield "| setting | default | what it does |\n| --- | --- | --- |"
     for name, info in options.model_fields.items():
         default = "" if info.is_required() else f"`{info.get_default(call_default_factory=True)}`"
-        yield f"| `{name}` | {default} | {(info.description or '').replace('|', ',')} |"
+        yield f"| `{name}` | {default} | {_cell(info.description)} |"
+
+
+def _cell(text: str | None) -> str:
+    """Text in a table; braces would be read as attributes of the cell, and vanish."""
+    return (text or "").replace("|", ",").replace("{", "&#123;").replace("}", "&#125;")
 
 
 def commands_page() -> Iterator[str]:
@@ -101,5 +107,5 @@ def _commands(group: Any, prefix: str) -> Iterator[str]:
         yield "| argument | what it is |\n| --- | --- |"
         for parameter in command.params:
             words = ", ".join(f"`{one}`" for one in parameter.opts) or parameter.name
-            yield f"| {words} | {(getattr(parameter, 'help', None) or '').replace('|', ',')} |"
+            yield f"| {words} | {_cell(getattr(parameter, 'help', None))} |"
         yield ""

@@ -1,6 +1,6 @@
 """DQN (Mnih et al. 2015) with double Q-learning, written for one agent; remuda makes a herd of it.
 
-remuda train game=gymnasium:CartPole-v1 learner=dqn:DQN
+remuda train gymnasium:CartPole-v1 learner=dqn:DQN worlds=2 total_episodes=300 updates_per_episode=50 n_step=3 lr=0.002
 """
 
 from __future__ import annotations

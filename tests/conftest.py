@@ -15,9 +15,8 @@ import pytest
 import torch
 
 import remuda
+from ray_nodes import ray_of_this_process
 from remuda.cli.main import main
-from remuda.engines.collectors.ray.cluster import Cluster, require_ray
-from remuda.runs.settings import make_plan
 
 hypothesis.settings.register_profile("untimed", deadline=None)  # machines are slow now and then
 hypothesis.settings.load_profile("untimed")
@@ -75,9 +74,8 @@ def _key_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
 @pytest.fixture(scope="module")
 def ray_here() -> Iterator[None]:
     """A Ray of this process, which the runs of a module use instead of starting and ending one each."""
-    cluster = Cluster(require_ray(), make_plan({"game": "treasurehunt", "n_workers": 8}), 256 << 20)
-    yield
-    cluster.close()
+    with ray_of_this_process():
+        yield
 
 
 @pytest.fixture(autouse=True)
@@ -141,7 +139,7 @@ def copy_of(tmp_path: Path) -> Callable[[remuda.Run], remuda.Run]:
 
 
 @pytest.fixture(scope="session")
-def books() -> Callable[[remuda.Run], dict[str, list[dict[str, str]]]]:
+def csv_rows() -> Callable[[remuda.Run], dict[str, list[dict[str, str]]]]:
     """The rows of a run's CSV files as text, without the clock."""
 
     def read(run: remuda.Run) -> dict[str, list[dict[str, str]]]:

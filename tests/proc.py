@@ -8,7 +8,14 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
+from remuda.core.capabilities import has_fork_server
+
 PROC = Path("/proc")
+OUR_MEMORY = ("/memfd:remuda", "/dev/shm/remuda-")
+"""How the kernel calls our shared memory: made by memfd_create, or by shm_open (its name is removed at once)."""
+with_fork_server = pytest.mark.skipif(not has_fork_server(), reason="workers are spawned: there is no fork server")
 Inode = tuple[int, int]
 
 
@@ -50,9 +57,15 @@ def _pids() -> Iterator[int]:
 
 def process(pid: int) -> Process:
     """The process that has this number now."""
-    found = _stat(pid)
+    found = find(pid)
     assert found is not None, f"there is no process {pid}"
-    return found[0]
+    return found
+
+
+def find(pid: int) -> Process | None:
+    """The process that has this number now, if there is one."""
+    found = _stat(pid)
+    return None if found is None else found[0]
 
 
 def descendants(pid: int) -> set[Process]:
@@ -75,13 +88,13 @@ def memories(pid: int) -> set[Inode]:
     try:
         for link in (PROC / str(pid) / "fd").iterdir():
             try:
-                if str(link.readlink()).startswith("/memfd:remuda"):
+                if str(link.readlink()).startswith(OUR_MEMORY):
                     status = link.stat()
                     found.add((status.st_dev, status.st_ino))
             except FileNotFoundError:
                 continue
         for line in (PROC / str(pid) / "maps").read_text().splitlines():
-            if "/memfd:remuda" in line:
+            if any(name in line for name in OUR_MEMORY):
                 device, inode = line.split()[3:5]
                 major, minor = (int(part, 16) for part in device.split(":"))
                 found.add((os.makedev(major, minor), int(inode)))

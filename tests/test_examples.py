@@ -135,6 +135,7 @@ def test_the_game_keeps_every_promise(options: dict[str, Any]) -> None:
     assert [finding for finding in remuda.check(ENTRY, **options) if not finding.good] == []
 
 
+@pytest.mark.promise
 def test_one_plan_one_result(tmp_path: Path) -> None:
     """One by one, all at once, at lag 1, and in two worker processes."""
     for lag in (0, 1):

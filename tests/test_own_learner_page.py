@@ -80,9 +80,7 @@ def test_a_wrong_learner_is_one_sentence(learner: str, message: str) -> None:
         remuda.train("treasurehunt", learner=learner)
 
 
-def test_a_learner_of_ones_own_plays_frozen_and_cannot_be_exported(tmp_path: Path) -> None:
+def test_a_learner_of_ones_own_plays_frozen(tmp_path: Path) -> None:
     run = remuda.train("treasurehunt", out=tmp_path / "run", quiet=True, learner="dqn:DQN", **SMALL)
     scores = remuda.evaluate("treasurehunt", 2, agents=2, turns=8, learner=f"frozen:{run.path}")
     assert scores.returns.shape == (2, 2)
-    with pytest.raises(remuda.RemudaError, match="has learner dqn:DQN, and export knows iqn and ppo only"):
-        remuda.export(run, 0, tmp_path / "agent")

@@ -8,6 +8,7 @@ import pkgutil
 import re
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -61,17 +62,39 @@ PUBLIC = [
     "export",
     "grid",
     "kernel",
+    "list_engines",
+    "list_games",
+    "list_learners",
+    "list_settings",
     "load",
     "parallel_env",
     "record",
+    "replay",
+    "replay_failure",
     "resume",
+    "resume_study",
     "rng",
     "scene",
+    "schelling",
+    "search",
+    "serve_board",
     "study",
+    "sweep",
     "tournament",
     "train",
+    "verify",
     "watch",
 ]
+FUNCTION_OF = {
+    "board": "serve_board",
+    "games": "list_games",
+    "engines": "list_engines",
+    "learners": "list_learners",
+    "settings": "list_settings",
+    "cage2 leaderboard": "cage2_leaderboard",
+}
+"""Public functions whose name is not that of their command."""
+COMMANDS_ONLY = {"examples": "copies a file of the package for somebody who has no program yet"}
 HEAVY = ("torch", "numba", "numpy", "gymnasium", "matplotlib", "pydantic", "ray")
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "examples").glob("*.py")]
@@ -87,6 +110,56 @@ def test_the_public_list_is_this_one() -> None:
     assert remuda.__all__ == PUBLIC
     assert dir(remuda) == PUBLIC
     assert all(hasattr(remuda, name) for name in PUBLIC)
+
+
+def test_every_command_has_a_public_function() -> None:
+    from remuda.cli import cage2
+    from remuda.cli.main import app
+
+    commands = [own.callback.__name__ for own in app.registered_commands if own.callback is not None]
+    commands += [f"cage2 {own.callback.__name__}" for own in cage2.app.registered_commands if own.callback is not None]
+    assert len(commands) > 20
+    assert [name for name in commands if name not in COMMANDS_ONLY and FUNCTION_OF.get(name, name) not in PUBLIC] == []
+    assert set(COMMANDS_ONLY) | set(FUNCTION_OF) <= set(commands)
+
+
+def test_what_there_is_can_be_listed() -> None:
+    assert "cage2" in remuda.list_games()
+    assert {"auto", "sequential", "ray"} <= set(remuda.list_engines())
+    assert {"ppo", "iqn", "random"} <= set(remuda.list_learners())
+    assert remuda.list_settings()["game"].required
+    assert remuda.list_settings()["seed"].default == 0
+    assert remuda.list_settings("ppo")["lr"].description
+    assert "agents" in remuda.list_settings("treasurehunt")
+    with pytest.raises(remuda.RemudaError, match="'treasurehunt'"):
+        remuda.list_settings("treasurehnt")
+
+
+def test_a_directory_that_is_no_study_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(remuda.RemudaError, match=r"neither a study nor a sweep nor a search; `remuda\.resume`"):
+        remuda.resume_study(tmp_path)
+
+
+def test_sweeps_and_searches_refuse_what_they_cannot_run(tmp_path: Path) -> None:
+    with pytest.raises(remuda.RemudaError, match="nothing is searched"):
+        remuda.sweep("treasurehunt", tmp_path / "sweep", trials=1)
+    with pytest.raises(remuda.RemudaError, match="game with workflows 'treasurehunt'"):
+        remuda.search("treasurehunt", tmp_path / "search")
+    with pytest.raises(remuda.RemudaError, match=r"total_episodes='many' .the search. should be"):
+        remuda.search("cage2", tmp_path / "search", method="gp-ucb", total_episodes="many")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_board_answers_until_it_is_shut_down(tmp_path: Path) -> None:
+    with pytest.raises(remuda.RemudaError, match="not a directory"):
+        remuda.serve_board(tmp_path / "nowhere", open_browser=False)
+    server = remuda.serve_board(tmp_path, open_browser=False)
+    try:
+        with urllib.request.urlopen(server.url, timeout=60) as page:
+            assert b"remuda" in page.read()
+    finally:
+        server.shutdown()
+        server.server_close()
 
 
 def test_editors_and_type_checkers_see_the_same_names() -> None:

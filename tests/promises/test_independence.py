@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from remuda.core import rng
 from remuda.core.fragment import Fragment, copy_fragment
-from remuda.core.game import make_game
+from remuda.core.game import GameEntry, make_game
 from remuda.core.learner import Learner, LearnerContext
 from remuda.core.policy import PolicyBinding, PolicyInput
 from remuda.core.rng import Stream
@@ -24,6 +24,9 @@ from remuda.games.registry import find_game
 from remuda.learners.registry import SHIPPED_LEARNERS, find_learner
 from remuda.rollout.config import RolloutConfig
 from remuda.rollout.rollout import Rollout
+from remuda.testing import ERRANDS, RESPAWN
+from remuda.testing.odd_games import BRIGHT_ROW, STEERING
+from remuda.testing.recall import RECALL
 
 AGENTS, WORLDS, TURNS, UPDATES, ROUNDS = 5, 3, 12, 3, 3
 OTHERS = [0, 1, 3, 4]  # all but agent 2
@@ -103,6 +106,46 @@ def assert_others_unchanged(result: Arrays, expected: Arrays) -> None:
 
 def assert_changed(result: Arrays, expected: Arrays, name: str = "weights") -> None:
     assert result[name][2].tobytes() != expected[name][2].tobytes(), "the change did nothing"
+
+
+KINDS: dict[str, tuple[GameEntry, str, dict[str, Any]]] = {
+    "iqn with gru": (RESPAWN, "iqn", {"body": "gru", "layer": 8, "batch_size": 8, "sequence": 3, "burn_in": 2}),
+    "ppo with lstm": (RESPAWN, "ppo", {"body": "lstm", "width": 8, "layers": [8], "sequence": 3}),
+    "ppo, absences": (ERRANDS, "ppo", {"layers": [8], "frames": 2}),
+    "ppo on box": (STEERING, "ppo", {"layers": [8]}),
+    "ppo with cnn": (BRIGHT_ROW, "ppo", {"body": "cnn", "width": 8, "layers": [8]}),
+    "iqn with cnn": (BRIGHT_ROW, "iqn", {"body": "cnn", "layer": 8, "batch_size": 8}),
+    "ppo with a privileged critic": (RECALL, "ppo", {"layers": [8], "critic": "both"}),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_policy_is_independent(kind: str) -> None:
+    """Other rewards of the second agent change its own bits alone, and slices learn what the herd learns."""
+    entry, name, options = KINDS[kind]
+    small = {"agents": 3, "turns": 9}
+    spec, own = make_game(entry, small, [0]).spec, find_learner(name)
+    given = own.options_type().read({"minibatches": 2, **options} if name == "ppo" else options, name)
+
+    def made(first: int, last: int) -> Learner:
+        context = LearnerContext(spec.groups[0], 0, first, last, first, 0, spec.turns, WORLDS, 9)
+        return own(context, given)
+
+    policy = own.make_policy(spec.groups[0], 3, given, "fp32", "cpu")
+    policy.load(made(0, 3).rows(), 0)
+    rollout = Rollout(
+        make_game(entry, small, range(WORLDS)), [PolicyBinding(0, 0, 3, policy)], RolloutConfig(0, WORLDS)
+    )
+    rollout.start(Task(tuple(range(WORLDS))))
+    (played,) = rollout.play(rollout.empty_fragments())
+    changed = copy_fragment(played)
+    changed.rewards[:, :, 1] += 3
+    whole, other = train(made(0, 3), [played]), train(made(0, 3), [changed])
+    parts = [train(made(0, 1), [played]), train(made(1, 3), [played])]
+    assert whole["weights"][1].tobytes() != other["weights"][1].tobytes()
+    for key, array in whole.items():
+        assert array[[0, 2]].tobytes() == other[key][[0, 2]].tobytes(), key
+        assert np.concatenate([part[key] for part in parts]).tobytes() == array.tobytes(), key
 
 
 def flip_observations(fragment: Fragment) -> None:
@@ -188,6 +231,7 @@ def test_slices_of_the_herd_learn_the_same_bits_as_the_herd(name: str, edges: tu
         assert np.concatenate([part[key] for part in parts]).tobytes() == array.tobytes(), key
 
 
+@pytest.mark.promise
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @each_learner
 def test_default_networks_learn_the_same_bits_stacked_and_alone(name: str, precision: str) -> None:

@@ -15,12 +15,13 @@ from remuda.core.task import Task
 from remuda.games.registry import find_game
 from remuda.rollout.config import RolloutConfig, empty_fragments
 from remuda.rollout.rollout import Rollout
-from remuda.testing import GIFTS, MASKED, ODD, RESPAWN, UNEQUAL
+from remuda.testing import ERRANDS, GIFTS, MASKED, ODD, RESPAWN, UNEQUAL
 
 TREASURE = find_game("treasurehunt")
 SMALL = {"height": 6, "width": 6, "turns": 12, "spawn": 0.1}
-GAMES = [(TREASURE, SMALL), *((entry, {}) for entry in ODD)]
+GAMES = [(TREASURE, SMALL), *((entry, {}) for entry in ODD), (ERRANDS, {})]
 IDS = [entry.name for entry, _ in GAMES]
+every_game = pytest.mark.parametrize(("entry", "options"), GAMES, ids=IDS)
 PER_TURN = ("actions", "rewards", "terminated", "truncated", "alive", "ages")
 
 
@@ -94,7 +95,7 @@ def assert_same_world(a: Fragment, world_a: int, b: Fragment, world_b: int) -> N
 
 
 @pytest.mark.parametrize("parallel", [True, False], ids=["parallel", "in order"])
-@pytest.mark.parametrize(("entry", "options"), GAMES, ids=IDS)
+@every_game
 def test_an_episode_does_not_depend_on_the_worlds_beside_it(
     entry: GameEntry, options: dict[str, Any], parallel: bool
 ) -> None:
@@ -106,7 +107,7 @@ def test_an_episode_does_not_depend_on_the_worlds_beside_it(
 
 
 @pytest.mark.parametrize("parallel", [True, False], ids=["parallel", "in order"])
-@pytest.mark.parametrize(("entry", "options"), GAMES, ids=IDS)
+@every_game
 def test_one_forward_pass_per_agent_plays_the_same(entry: GameEntry, options: dict[str, Any], parallel: bool) -> None:
     stacked = play_whole(entry, options, (0, 1), parallel_actions=parallel)
     for a, b in zip(
@@ -146,7 +147,7 @@ def joined(parts: list[list[Fragment]], name: str) -> np.ndarray:
 
 
 @pytest.mark.parametrize("turns", [1, 2, 5, 12])
-@pytest.mark.parametrize(("entry", "options"), GAMES, ids=IDS)
+@pytest.mark.parametrize(("entry", "options"), GAMES[:-1], ids=IDS[:-1])  # not where rewards reach who is away
 def test_slices_joined_are_the_whole_episode(entry: GameEntry, options: dict[str, Any], turns: int) -> None:
     groups = play_whole(entry, options, (0, 1, 2))
     parts = play_slices(start_rollout(entry, options, (0, 1, 2)), turns)
@@ -174,17 +175,19 @@ def test_slices_joined_are_the_whole_episode_when_agents_die_as_a_turn_begins() 
 
 @pytest.mark.parametrize("turns", [1, 2, 5])
 @pytest.mark.parametrize("parallel", [True, False], ids=["parallel", "in order"])
-@pytest.mark.parametrize(("entry", "options"), GAMES, ids=IDS)
-def test_the_frames_before_a_slice_are_the_observations_before_it(
+@every_game
+def test_the_frames_before_a_slice_are_the_last_observations_that_each_agent_acted_on(
     entry: GameEntry, options: dict[str, Any], parallel: bool, turns: int
 ) -> None:
     parts = play_slices(start_rollout(entry, options, (0, 1, 2), parallel_actions=parallel), turns)
     for g in range(len(parts[0])):
-        seen = [np.zeros_like(parts[0][g].obs[0])] * 2
+        shape = parts[0][g].alive.shape[1:]
+        seen = {where: [np.zeros_like(parts[0][g].obs[0, 0, 0])] * 2 for where in np.ndindex(shape)}
         for part in parts:
             assert part[g].before == 2
-            assert np.array_equal(part[g].obs[:2], np.stack(seen[-2:]))
-            seen += list(part[g].obs[2:-1])
+            for where, own in seen.items():
+                assert np.array_equal(part[g].obs[(slice(2), *where)], np.stack(own[-2:]))
+                own += list(part[g].obs[(slice(2, -1), *where)][part[g].alive[(slice(None), *where)]])
 
 
 @pytest.mark.parametrize("parallel", [True, False], ids=["parallel", "in order"])
@@ -245,6 +248,25 @@ def test_deaths_split_an_agents_turns_into_segments_with_right_ages_and_flags(
     assert alive.all() == (options.get("longest_rest") == 0)
     assert fragment.agent_steps == fragment.alive.sum()
     assert np.array_equal(fragment.returns, (fragment.rewards * fragment.alive).sum(axis=0))
+
+
+@pytest.mark.parametrize("parallel", [True, False], ids=["parallel", "in order"])
+def test_an_absence_is_not_the_end_of_a_life(parallel: bool) -> None:
+    """Ages count actions, rewards that arrive meanwhile belong to the last action, and nothing is cut off behind it."""
+    (fragment,) = play_whole(ERRANDS, {"turns": 20, "away": 3}, (0, 1), parallel_actions=parallel)
+    for world in range(2):
+        for agent in range(3):
+            acted = np.flatnonzero(fragment.alive[:, world, agent])
+            assert fragment.ages[acted, world, agent].tolist() == list(range(len(acted)))
+            leaves = fragment.obs[fragment.before + acted, world, agent, 0] == 1
+            assert np.diff(acted).tolist() == [4 if leaving else 1 for leaving in leaves[:-1]]
+            expected = np.where(leaves, 1.0, 2.0)
+            assert fragment.rewards[acted[:-1], world, agent].tolist() == expected[:-1].tolist()
+            assert fragment.away[world, agent] == leaves[-1]
+            assert fragment.truncated[acted[-1], world, agent] == (not leaves[-1])
+    assert fragment.away.any()
+    assert not fragment.away.all()
+    assert not fragment.terminated.any()
 
 
 def test_worlds_that_end_early_have_no_alive_agents_afterwards() -> None:

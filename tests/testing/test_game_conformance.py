@@ -12,7 +12,7 @@ from numba import njit
 from remuda.core.errors import ConfigError, UnknownName
 from remuda.core.game import GameEntry
 from remuda.games.registry import SHIPPED
-from remuda.testing import BROKEN, ODD, RESPAWN
+from remuda.testing import BROKEN, ERRANDS, ODD, RESPAWN
 from remuda.testing.check import check
 from remuda.testing.game_conformance import CHECKS
 
@@ -30,6 +30,7 @@ BREAKS = {
     "endless": "episodes end, and say how",
     "silentend": "episodes end, and say how",
     "nomove": "an agent that is alive may act",
+    "cutsoff": "being away is not the end of a life",
     "prints": "it prints nothing",
     "starts": "it starts no processes",
 }
@@ -53,10 +54,17 @@ def test_shipped_games_keep_every_promise(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("entry", "options"),
-    [*((entry, {}) for entry in ODD), (RESPAWN, {"at_begin": True}), (RESPAWN, {"longest_rest": 0})],
+    [*((entry, {}) for entry in ODD), (ERRANDS, {}), (RESPAWN, {"at_begin": True}), (RESPAWN, {"longest_rest": 0})],
 )
 def test_odd_games_keep_every_promise(entry: GameEntry, options: dict[str, Any]) -> None:
     assert broken_promises(entry, **options) == {}
+
+
+def test_a_death_and_a_new_life_are_pointed_out() -> None:
+    notes = {entry.name: [finding.note for finding in check(entry) if finding.note] for entry in (RESPAWN, ERRANDS)}
+    assert notes["errands"] == []
+    assert len(notes["respawn"]) == 1
+    assert "a death and a new life" in notes["respawn"][0]
 
 
 @pytest.mark.parametrize("name", BROKEN)

@@ -54,9 +54,8 @@ def test_every_check_has_a_learner_that_fails_it() -> None:
     assert {*BREAKS.values(), ENGINES} == {promise for promise, _, _ in CHECKS}
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.promise) if name in SLOW else name for name in BREAKS]
-)
+@pytest.mark.promise
+@pytest.mark.parametrize("name", BREAKS)
 def test_a_broken_learner_fails_its_check(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if name not in SLOW:
         monkeypatch.setattr("remuda.testing.learner_conformance.CHECKS", FAST)

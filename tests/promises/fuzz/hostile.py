@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from remuda.core.errors import UsageError
 
 PATIENCE_S = 200  # for one example: what takes longer hangs
-MOST_MEMORY = 200 << 20
+MAX_MEMORY = 200 << 20
 EXECUTION = {"os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.fork", "subprocess.Popen", "socket.connect"}
 
 HUGE = [2**31, 2**32, 2**53, 2**62, 2**63 - 1, 2**63, 2**64, 10**30, 10**400]
@@ -182,7 +182,7 @@ def frugal() -> Iterator[None]:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     yield
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10
-    assert grown < MOST_MEMORY, f"{grown:,} bytes were taken"
+    assert grown < MAX_MEMORY, f"{grown:,} bytes were taken"
 
 
 def make_odd(path: Path, kind: str, target: Path) -> None:

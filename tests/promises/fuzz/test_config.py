@@ -180,13 +180,13 @@ def test_a_bomb_is_one_sentence(tmp_path: Path, name: str) -> None:
         assert try_file(tmp_path, content) is not None
 
 
-@pytest.mark.parametrize("most", [1000, pytest.param(config.MAX_VALUES, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("limit", [1000, pytest.param(config.MAX_VALUES, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("content", ["a: [{}]", "[{}]"])
 def test_too_many_values_are_one_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str, most: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str, limit: int
 ) -> None:
-    monkeypatch.setattr(config, "MAX_VALUES", most)
-    assert "values" in (try_file(tmp_path, content.format("1,\n" * (most + 1)).encode()) or "")
+    monkeypatch.setattr(config, "MAX_VALUES", limit)
+    assert "values" in (try_file(tmp_path, content.format("1,\n" * (limit + 1)).encode()) or "")
 
 
 def test_what_never_ends_is_one_sentence() -> None:

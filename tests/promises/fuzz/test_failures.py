@@ -225,7 +225,7 @@ OTHER_ENTRIES: dict[str, dict[str, Any]] = {
     "versions of other agents": {"versions": [[0, [[0], [0]]]]},
     "versions of one group": {"versions": [[0, [[0]]]]},
     "a version of the future": {"versions": [[0, [[7], [0, 0]]]]},
-    "a version that is none": {"versions": [[0, [[None], [0, 0]]]]},
+    "a version that is null": {"versions": [[0, [[None], [0, 0]]]]},
     "learned for ever": {"taken_at": [[2**62], [0]]},
     "learned before anything happened": {"taken_at": [[1], [1]]},
     "learned by nobody": {"taken_at": []},

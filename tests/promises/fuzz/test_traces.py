@@ -277,8 +277,8 @@ def unlikely(rng: np.random.Generator, episodes: int, steps: int) -> Arrays:
     target = rng.integers(0, np.where(red == SWEEP, len(SUBNETS), N_HOSTS))
     green = rng.integers(0, 2, shape)
 
-    def either(most: int) -> Any:
-        return np.where(rng.random(shape) < 0.2, NONE, rng.integers(0, most, shape))
+    def either(limit: int) -> Any:
+        return np.where(rng.random(shape) < 0.2, NONE, rng.integers(0, limit, shape))
 
     return arrays | {
         "blue_action": rng.integers(0, N_ACTIONS, shape),

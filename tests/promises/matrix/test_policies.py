@@ -11,6 +11,10 @@ import remuda
 from remuda.engines.table import ENGINES
 
 PPO: dict[str, Any] = {"learner": "ppo", "layers": [8], "passes": 2, "minibatches": 2}
+IQN: dict[str, Any] = {
+    "learner": "iqn", "layer": 8, "frames": 1, "quantiles": 3, "acting_quantiles": 3, "batch_size": 12,
+    "updates_per_episode": 2.0,
+}  # fmt: skip
 ODD = "remuda.testing.odd_games"
 RECALL: dict[str, Any] = {"game": "remuda.testing.recall:RECALL", "symbols": 3, "delay": 2, "turns": 9}
 POLICIES: dict[str, dict[str, Any]] = {
@@ -28,6 +32,11 @@ POLICIES: dict[str, dict[str, Any]] = {
     "gru on box": {**PPO, "game": f"{ODD}:STEERING", "turns": 6, "body": "gru", "width": 8},
     "gru, privileged critic": {**RECALL, **PPO, "body": "gru", "width": 8, "critic": "both"},
     "cnn": {**PPO, "game": f"{ODD}:BRIGHT_ROW", "turns": 6, "body": "cnn", "width": 8, "frames": 2},
+    "iqn with gru": {**RECALL, **IQN, "body": "gru", "burn_in": 2, "sequence": 4, "n_step": 2},
+    "iqn with lstm, absences": {**IQN, "game": f"{ODD}:ERRANDS", "body": "lstm", "burn_in": 1, "sequence": 3},
+    "gru, absences": {**PPO, "game": f"{ODD}:ERRANDS", "body": "gru", "width": 8, "frames": 2},
+    "iqn with cnn": {**IQN, "game": f"{ODD}:BRIGHT_ROW", "turns": 6, "body": "cnn", "frames": 2},
+    "iqn with gru, forbidden actions": {**IQN, "game": f"{ODD}:MASKED", "body": "gru"},
     "privileged critic": {**RECALL, **PPO, "critic": "both", "normalise_observations": True},
 }
 PLAN: dict[str, Any] = {

@@ -76,13 +76,13 @@ def stop_after(rounds: int) -> list[Any]:
     return [lambda rows: rows[0]["round"] < rounds]
 
 
-def assert_same_result(plan: dict[str, Any], chain: Sequence[tuple[str, int, int]], books: Any) -> None:
+def assert_same_result(plan: dict[str, Any], chain: Sequence[tuple[str, int, int]], csv_rows: Any) -> None:
     with tempfile.TemporaryDirectory() as name:
         whole = remuda.train(out=Path(name) / "whole", quiet=True, engine="vectorized", n_workers=1, **plan)
         run = train_in_stretches(plan, chain, Path(name) / "run")
         assert run.result["weights_sha256"] == whole.result["weights_sha256"]
         assert run.result["updates_per_agent"] == whole.result["updates_per_agent"]
-        assert books(run) == books(whole)
+        assert csv_rows(run) == csv_rows(whole)
 
 
 UNHURRIED = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
@@ -92,12 +92,12 @@ UNHURRIED = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
     max_examples=4, derandomize=True, database=None, suppress_health_check=UNHURRIED, phases=[Phase.generate]
 )  # a plan that fails is shown as it is: making it smaller takes many minutes
 @given(plan=plans, chain=chains(ENGINES))
-def test_a_few_plans(books: Any, plan: dict[str, Any], chain: list[tuple[str, int, int]]) -> None:
-    assert_same_result(plan, chain, books)
+def test_a_few_plans(csv_rows: Any, plan: dict[str, Any], chain: list[tuple[str, int, int]]) -> None:
+    assert_same_result(plan, chain, csv_rows)
 
 
 @pytest.mark.slow
 @settings(max_examples=200, database=None, suppress_health_check=UNHURRIED)
 @given(plan=plans, chain=chains([*ENGINES, "ray"]))
-def test_many_plans(books: Any, ray_here: None, plan: dict[str, Any], chain: list[tuple[str, int, int]]) -> None:
-    assert_same_result(plan, chain, books)
+def test_many_plans(csv_rows: Any, ray_here: None, plan: dict[str, Any], chain: list[tuple[str, int, int]]) -> None:
+    assert_same_result(plan, chain, csv_rows)

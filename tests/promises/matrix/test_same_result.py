@@ -37,13 +37,13 @@ def sha(run: Any) -> str:
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_sequential_and_vectorized_agree_to_the_bit(trained: Any, books: Any, name: str) -> None:
+def test_sequential_and_vectorized_agree_to_the_bit(trained: Any, csv_rows: Any, name: str) -> None:
     plan = PLANS[name]
     one_by_one = trained(**plan, engine="sequential")
     for workers in (1, 2, 5):
         together = trained(**plan, engine="vectorized", n_workers=workers)
         assert sha(together) == sha(one_by_one), f"{workers} workers"
-        assert books(together) == books(one_by_one), f"{workers} workers"
+        assert csv_rows(together) == csv_rows(one_by_one), f"{workers} workers"
 
 
 WAITING_ENGINES = ("threads", "sync", "executor")
@@ -65,13 +65,13 @@ def placements() -> list[Any]:
 
 
 @pytest.mark.parametrize(("name", "engine"), placements())
-def test_engines_that_wait_by_round_agree_to_the_bit(trained: Any, books: Any, name: str, engine: str) -> None:
+def test_engines_that_wait_by_round_agree_to_the_bit(trained: Any, csv_rows: Any, name: str, engine: str) -> None:
     plan = PLANS[name]
     one_by_one = trained(**plan, engine="sequential")
     for workers in (1, 2, 5):
         together = trained(**plan, engine=engine, n_workers=workers)
         assert sha(together) == sha(one_by_one), f"{workers} workers"
-        assert books(together) == books(one_by_one), f"{workers} workers"
+        assert csv_rows(together) == csv_rows(one_by_one), f"{workers} workers"
 
 
 def test_wait_for_of_sync_does_not_change_the_result(trained: Any) -> None:
@@ -79,7 +79,7 @@ def test_wait_for_of_sync_does_not_change_the_result(trained: Any) -> None:
 
 
 @pytest.mark.parametrize("lag", [0, 1])
-def test_a_mixed_herd_agrees_to_the_bit(trained: Any, books: Any, lag: int) -> None:
+def test_a_mixed_herd_agrees_to_the_bit(trained: Any, csv_rows: Any, lag: int) -> None:
     other = trained(seed=7)
     players = {"0": "iqn", "1": "random", "2": f"frozen:{other.path}/1", "3-4": "iqn"}
     runs = [
@@ -95,7 +95,7 @@ def test_a_mixed_herd_agrees_to_the_bit(trained: Any, books: Any, lag: int) -> N
         )
     ]
     assert len({sha(run) for run in runs}) == 1
-    assert all(books(run) == books(runs[0]) for run in runs)
+    assert all(csv_rows(run) == csv_rows(runs[0]) for run in runs)
     assert runs[0].result["updates_per_agent"] == [12, 0, 0, 12, 12]
 
 

@@ -22,7 +22,7 @@ def without_iqn(tiny: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("lag", [0, 1])
 @pytest.mark.parametrize(("engine", "other"), [("sequential", "vectorized"), ("vectorized", "executor")])
 def test_a_finished_run_that_is_extended_equals_a_longer_one(
-    trained: Any, train: Any, books: Any, lag: int, engine: str, other: str
+    trained: Any, train: Any, csv_rows: Any, lag: int, engine: str, other: str
 ) -> None:
     whole = trained(**UNSCHEDULED, lag=lag, total_episodes=21)
     short = train(**UNSCHEDULED, lag=lag, total_episodes=12, engine=engine)
@@ -31,7 +31,7 @@ def test_a_finished_run_that_is_extended_equals_a_longer_one(
     assert longer.result["finished"]
     assert longer.result["episodes"] == 21
     assert longer.result["weights_sha256"] == whole.result["weights_sha256"]
-    assert books(longer)["metrics.csv"] == books(whole)["metrics.csv"]
+    assert csv_rows(longer)["metrics.csv"] == csv_rows(whole)["metrics.csv"]
     assert remuda.Run(short.path).plan.total_episodes == 21
     assert remuda.Run(short.path).plan.engine == engine, "an engine given to resume is for that start only"
 

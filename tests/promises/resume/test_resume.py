@@ -18,6 +18,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import remuda
 from remuda.core.errors import RunError
+from remuda.core.fragment import Purpose
+from remuda.engines.collectors.inline import InlineCollectors
 from remuda.runs.recorder import BackgroundWriter
 
 PLANS: dict[str, dict[str, Any]] = {
@@ -36,36 +38,36 @@ def stop_at(round_: int) -> Callable[[list[dict[str, Any]]], bool | None]:
     return lambda rows: False if rows[0]["round"] >= round_ else None
 
 
-def assert_same(run: remuda.Run, whole: remuda.Run, books: Any) -> None:
+def assert_same(run: remuda.Run, whole: remuda.Run, csv_rows: Any) -> None:
     assert run.result["finished"]
     assert run.result["weights_sha256"] == whole.result["weights_sha256"]
     assert run.result["updates_per_agent"] == whole.result["updates_per_agent"]
     assert run.result["agent_steps"] == whole.result["agent_steps"]
-    assert books(run) == books(whole)
+    assert csv_rows(run) == csv_rows(whole)
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_stopping_after_any_round(trained: Any, train: Any, books: Any, name: str) -> None:
+def test_stopping_after_any_round(trained: Any, train: Any, csv_rows: Any, name: str) -> None:
     plan = {**TESTED, **PLANS[name]}
     whole = trained(**plan)
     for round_ in range(1, 5):
         stopped = train(f"stop{round_}", stop_at(round_), **plan)
         assert not stopped.result["finished"]
-        assert_same(remuda.resume(stopped.path, quiet=True), whole, books)
+        assert_same(remuda.resume(stopped.path, quiet=True), whole, csv_rows)
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_going_on_from_any_checkpoint(trained: Any, copy_of: Any, books: Any, name: str) -> None:
+def test_going_on_from_any_checkpoint(trained: Any, copy_of: Any, csv_rows: Any, name: str) -> None:
     whole = trained(**TESTED, **PLANS[name])
     names = [path.name for path in whole.checkpoints()]
     assert names == ["000000015", "000000012", "000000009", "000000006", "000000003"]
     for name in names[1:]:
         again = remuda.resume(copy_of(whole).path, checkpoint_name=name, quiet=True)
-        assert_same(again, whole, books)
+        assert_same(again, whole, csv_rows)
 
 
 @pytest.mark.parametrize("lag", [0, 1])
-def test_stopping_again_and_again(trained: Any, train: Any, books: Any, lag: int) -> None:
+def test_stopping_again_and_again(trained: Any, train: Any, csv_rows: Any, lag: int) -> None:
     whole = trained(**TESTED, lag=lag)
     run = train(callback=stop_at(1), lag=lag, **TESTED)
     while not run.result["finished"]:
@@ -85,46 +87,46 @@ def test_stopping_again_and_again(trained: Any, train: Any, books: Any, lag: int
     ],
 )
 def test_going_on_elsewhere(
-    trained: Any, train: Any, books: Any, lag: int, before: dict[str, Any], after: dict[str, Any]
+    trained: Any, train: Any, csv_rows: Any, lag: int, before: dict[str, Any], after: dict[str, Any]
 ) -> None:
     whole = trained(agents=3, lag=lag, **TESTED)
     stopped = train(callback=stop_at(2), agents=3, lag=lag, **TESTED, **before)
-    assert_same(remuda.resume(stopped.path, quiet=True, **after), whole, books)
+    assert_same(remuda.resume(stopped.path, quiet=True, **after), whole, csv_rows)
 
 
-def test_a_memory_that_overflowed_goes_on(trained: Any, train: Any, books: Any) -> None:
+def test_a_memory_that_overflowed_goes_on(trained: Any, train: Any, csv_rows: Any) -> None:
     plan = {"replay_size": 40, "total_episodes": 18}
     stopped = train(callback=stop_at(4), **plan)
-    assert_same(remuda.resume(stopped.path, quiet=True), trained(**plan), books)
+    assert_same(remuda.resume(stopped.path, quiet=True), trained(**plan), csv_rows)
 
 
-def test_a_mixed_herd_goes_on(trained: Any, train: Any, books: Any) -> None:
+def test_a_mixed_herd_goes_on(trained: Any, train: Any, csv_rows: Any) -> None:
     plan = {"agents": 4, "learners": {"1": "random", "2": f"frozen:{trained(seed=7).path}/0"}, "lag": 1}
     stopped = train(callback=stop_at(2), **plan)
-    assert_same(remuda.resume(stopped.path, quiet=True), trained(**plan), books)
+    assert_same(remuda.resume(stopped.path, quiet=True), trained(**plan), csv_rows)
 
 
-def test_stopping_in_the_last_round_still_evaluates(trained: Any, train: Any, books: Any) -> None:
+def test_stopping_in_the_last_round_still_evaluates(trained: Any, train: Any, csv_rows: Any) -> None:
     """The last evaluation comes after the last round; a run without it is not finished."""
     stopped = train(callback=stop_at(5), **TESTED)
     run = stopped if stopped.result["finished"] else remuda.resume(stopped.path, quiet=True)
-    assert_same(run, trained(**TESTED), books)
+    assert_same(run, trained(**TESTED), csv_rows)
 
 
-def test_dying_before_the_result_is_written(trained: Any, copy_of: Any, books: Any) -> None:
+def test_dying_before_the_result_is_written(trained: Any, copy_of: Any, csv_rows: Any) -> None:
     whole = trained(**TESTED)
     copy = copy_of(whole)
     (copy.path / "result.json").unlink()
-    assert_same(remuda.resume(copy.path, quiet=True), whole, books)
+    assert_same(remuda.resume(copy.path, quiet=True), whole, csv_rows)
 
 
-def test_an_old_result_does_not_make_a_run_finished(trained: Any, train: Any, copy_of: Any, books: Any) -> None:
+def test_an_old_result_does_not_make_a_run_finished(trained: Any, train: Any, copy_of: Any, csv_rows: Any) -> None:
     """Stopped once (which leaves a result), then killed after its last checkpoint."""
     whole = trained(**TESTED)
     copy = copy_of(whole)
     stopped = train(callback=stop_at(2), **TESTED)
     (copy.path / "result.json").write_bytes((stopped.path / "result.json").read_bytes())
-    assert_same(remuda.resume(copy.path, quiet=True), whole, books)
+    assert_same(remuda.resume(copy.path, quiet=True), whole, csv_rows)
 
 
 def test_tensorboard_shows_each_episode_once(trained: Any, train: Any) -> None:
@@ -165,6 +167,21 @@ def test_a_run_being_trained_is_refused(train: Any, tmp_path: Path) -> None:
     assert len(refusals) == 1
 
 
+def test_a_run_being_trained_is_refused_before_its_checkpoints_are_read(train: Any, tmp_path: Path) -> None:
+    """Training replaces and removes them meanwhile: what is wrong with them is not what is wrong."""
+
+    def meddle(rows: list[dict[str, Any]]) -> None:
+        if rows[0]["round"] == 3:
+            for path in (tmp_path / "run" / "checkpoints").glob("[0-9]*/checkpoint.json"):
+                path.rename(path.with_suffix(".away"))
+            with pytest.raises(RunError, match="is being trained by another process"):
+                remuda.resume(tmp_path / "run", quiet=True)
+            for path in (tmp_path / "run" / "checkpoints").glob("[0-9]*/checkpoint.away"):
+                path.rename(path.with_suffix(".json"))
+
+    assert train(callback=meddle).result["finished"]
+
+
 @contextmanager
 def training(words: list[str], out: Path) -> Iterator[subprocess.Popen[str]]:
     """`remuda train` in a process of its own; it is gone when the test is over."""
@@ -195,7 +212,9 @@ def long_words(words: list[str], **changes: Any) -> list[str]:
     return [*words, *(f"{name}={value}" for name, value in {**LONG, **changes}.items())]
 
 
-def test_an_interrupt_saves_and_says_how_to_go_on(words: list[str], trained: Any, books: Any, tmp_path: Path) -> None:
+def test_an_interrupt_saves_and_says_how_to_go_on(
+    words: list[str], trained: Any, csv_rows: Any, tmp_path: Path
+) -> None:
     out = tmp_path / "run"
     with training(long_words(words), out) as process:
         wait_for(process, lambda: rounds_in(out) >= 12)
@@ -211,7 +230,7 @@ def test_an_interrupt_saves_and_says_how_to_go_on(words: list[str], trained: Any
         [sys.executable, "-m", "remuda", "resume", str(out)], capture_output=True, text=True, timeout=PATIENCE_S
     )
     assert done.returncode == 0, done.stderr
-    assert_same(stopped, trained(**LONG), books)
+    assert_same(stopped, trained(**LONG), csv_rows)
 
 
 def test_a_second_interrupt_leaves_at_once(words: list[str], tmp_path: Path) -> None:
@@ -249,7 +268,7 @@ def test_an_interrupt_before_the_first_round_ends(words: list[str], tmp_path: Pa
 def test_dying_at_any_round(
     trained: Any,
     train: Any,
-    books: Any,
+    csv_rows: Any,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     name: str,
@@ -263,11 +282,11 @@ def test_dying_at_any_round(
     whole = trained(**plan)
     train(callback=lambda rows: bool(shutil.copytree(tmp_path / "run", tmp_path / f"dead{rows[0]['round']}")), **plan)
     for round_ in (3, 4, 5):
-        assert_same(remuda.resume(tmp_path / f"dead{round_}", quiet=True), whole, books)
+        assert_same(remuda.resume(tmp_path / f"dead{round_}", quiet=True), whole, csv_rows)
 
 
 def test_a_killed_run_goes_on_from_its_last_checkpoint(
-    words: list[str], trained: Any, books: Any, tmp_path: Path
+    words: list[str], trained: Any, csv_rows: Any, tmp_path: Path
 ) -> None:
     out = tmp_path / "run"
     with training(long_words(words, lag=1, evaluate_every=9), out) as process:
@@ -275,7 +294,7 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint(
         process.kill()
         process.wait()
     assert not (out / "result.json").exists()
-    assert_same(remuda.resume(out, quiet=True), trained(**LONG, lag=1, evaluate_every=9), books)
+    assert_same(remuda.resume(out, quiet=True), trained(**LONG, lag=1, evaluate_every=9), csv_rows)
 
 
 def test_handlers_are_put_back(train: Any) -> None:
@@ -287,20 +306,53 @@ def test_handlers_are_put_back(train: Any) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_stops_like_a_callback(train: Any, trained: Any, books: Any, number: int) -> None:
+def test_a_signal_stops_like_a_callback(train: Any, trained: Any, csv_rows: Any, number: int) -> None:
     def interrupt(rows: list[dict[str, Any]]) -> None:
         if rows[0]["round"] == 2:
             os.kill(os.getpid(), number)
 
     stopped = train(callback=interrupt)
     assert not stopped.result["finished"]
-    assert_same(remuda.resume(stopped.path, quiet=True), trained(), books)
+    assert_same(remuda.resume(stopped.path, quiet=True), trained(), csv_rows)
 
 
-def test_going_back_leaves_no_later_checkpoint_behind(trained: Any, copy_of: Any, books: Any) -> None:
+def test_a_signal_that_is_ignored_stays_ignored(train: Any, trained: Any) -> None:
+    """nohup and shells ignore some for the programs they start in the background."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        run = train(callback=lambda rows: os.kill(os.getpid(), signal.SIGINT))
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert run.result["weights_sha256"] == trained().result["weights_sha256"]
+
+
+def test_a_signal_stops_an_evaluation(
+    train: Any, trained: Any, csv_rows: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long it is to take."""
+    plain, played = InlineCollectors.recv, []
+
+    def recv(self: InlineCollectors, timeout_s: float) -> Any:
+        delivery = plain(self, timeout_s)
+        if delivery.purpose is Purpose.EVALUATE:
+            played.append(delivery.episodes)
+            os.kill(os.getpid(), signal.SIGTERM)
+        return delivery
+
+    changes = {"worlds": 1, "total_episodes": 4, "evaluate_episodes": 40}
+    monkeypatch.setattr(InlineCollectors, "recv", recv)
+    stopped = train(engine="sequential", **changes)
+    monkeypatch.undo()
+    assert sum(played) < 40
+    assert not stopped.result["finished"]
+    assert_same(remuda.resume(stopped.path, quiet=True), trained(engine="sequential", **changes), csv_rows)
+
+
+def test_going_back_leaves_no_later_checkpoint_behind(trained: Any, copy_of: Any, csv_rows: Any) -> None:
     """A stop after going back must not be followed by a resume from the future that was given up."""
     whole = trained(**TESTED)
     run = copy_of(whole)
     remuda.resume(run.path, checkpoint_name="000000003", callbacks=[stop_at(2)], quiet=True)
     assert [path.name for path in run.checkpoints()] == ["000000006", "000000003"]
-    assert_same(remuda.resume(run.path, quiet=True), whole, books)
+    assert_same(remuda.resume(run.path, quiet=True), whole, csv_rows)
