@@ -10,8 +10,11 @@ import gzip
 import hmac
 import ipaddress
 import json
+import select
 import socket
 import threading
+import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.cookies import CookieError, SimpleCookie
@@ -25,6 +28,7 @@ import numpy as np
 
 from remuda.board import control, files
 from remuda.board.catalogue import Catalogue
+from remuda.board.follow import ALIVE_S, EVERY_S, LOOK_S, TABLES, Follower, Wish
 from remuda.board.studies import study_view
 from remuda.board.tables import ColumnCache, CurveRequest, curve
 from remuda.board.tokens import new_token
@@ -33,13 +37,12 @@ from remuda.core.errors import ConfigError, RemudaError
 from remuda.core.json_text import to_json
 from remuda.studies.html import LOOK
 
-SCRIPTS = ("app", "charts", "dom", "film", "lanes", "study")
+SCRIPTS = ("app", "charts", "dom", "film", "follow", "lanes", "study")
 STATIC = {
     "/": ("index.html", "text/html; charset=utf-8"),
     "/board.css": ("board.css", "text/css; charset=utf-8"),
     **{f"/{name}.js": (f"{name}.js", "text/javascript; charset=utf-8") for name in SCRIPTS},
 }
-TABLES = ("metrics.csv", "evaluations.csv", "system.csv")
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -47,8 +50,8 @@ POLICY = (
 PAGE_POLICY = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 """For pages of studies, which are files like any other: shown, never executed."""
 MAX_BODY = 1 << 12
-MAX_CURVES = 200
-"""Curves in one answer."""
+MIN_ZIPPED = 20_000
+"""Bytes from which an answer is compressed: below that it takes more time than it saves."""
 COOKIE = "remuda-board"
 
 
@@ -174,9 +177,8 @@ class BoardHandler(BaseHTTPRequestHandler):
         elif path == "/api/curve":
             found: Any = curve(board.cache, self._curve_request(query))  # has no nan, so that it needs no second look
             self._send(json.dumps(found, allow_nan=False).encode(), "application/json")
-        elif path == "/api/curves":
-            found = [curve(board.cache, self._curve_request({**query, **own})) for own in _asked(query["curves"])]
-            self._send(json.dumps(found, allow_nan=False).encode(), "application/json")
+        elif path == "/api/follow":
+            self._follow(Wish.read(query["wish"]))
         elif path == "/api/control":
             self._send_json({"token": board.control_token if board.allow_control else None})
         elif path == "/page":
@@ -191,6 +193,23 @@ class BoardHandler(BaseHTTPRequestHandler):
             self.server.board.known(query["id"]), query["table"], query["metric"], query.get("x", "episodes"),
             float(query.get("first", -np.inf)), float(query.get("last", np.inf)), int(query.get("points", 400)),
         )  # fmt: skip
+
+    def _follow(self, wish: Wish) -> None:
+        """Lines of JSON, one whenever something has changed, until the page goes away."""
+        board = self.server.board
+        follower = Follower(board.listing, board.catalogue.summaries, board.cache, wish)
+        self.close_connection = True  # the answer has no length: its end is the end of the connection
+        self._send_head("application/x-ndjson")
+        said = 0.0
+        with suppress(OSError):  # the page is gone
+            while True:
+                news = follower.changes()
+                if news or time.monotonic() - said > ALIVE_S:
+                    self.wfile.write(to_json(news).encode() + b"\n")
+                    said = time.monotonic()
+                # A page says nothing more, so what comes is the end of the connection.
+                if select.select([self.connection], [], [], EVERY_S if news else LOOK_S)[0]:
+                    return
 
     def _send_page(self, name: str, file: str) -> None:
         """A page that a study wrote."""
@@ -267,13 +286,19 @@ class BoardHandler(BaseHTTPRequestHandler):
         self._send(to_json(content).encode(), "application/json", status)
 
     def _send(self, content: bytes, kind: str, status: HTTPStatus = HTTPStatus.OK, policy: str = POLICY) -> None:
-        zipped = len(content) > 1000 and "gzip" in self.headers.get("Accept-Encoding", "")
+        zipped = len(content) > MIN_ZIPPED and "gzip" in self.headers.get("Accept-Encoding", "")
         body = gzip.compress(content, 3) if zipped else content
+        extra = {"Content-Encoding": "gzip"} if zipped else {}
+        self._send_head(kind, status, policy, {"Content-Length": str(len(body)), **extra})
+        self.wfile.write(body)
+
+    def _send_head(
+        self, kind: str, status: HTTPStatus = HTTPStatus.OK, policy: str = POLICY, extra: dict[str, str] | None = None
+    ) -> None:
         self.send_response(status)
         self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(body)))
-        if zipped:
-            self.send_header("Content-Encoding", "gzip")
+        for name, value in (extra or {"Connection": "close"}).items():
+            self.send_header(name, value)
         self.send_header("Cache-Control", "no-store")
         self.send_header("Content-Security-Policy", policy)
         self.send_header("X-Content-Type-Options", "nosniff")
@@ -283,13 +308,6 @@ class BoardHandler(BaseHTTPRequestHandler):
         if self.server.board.token is not None and status == HTTPStatus.OK:
             self.send_header("Set-Cookie", f"{COOKIE}={self.server.board.token}; HttpOnly; SameSite=Strict; Path=/")
         self.end_headers()
-        self.wfile.write(body)
-
-
-def _asked(text: str) -> list[dict[str, str]]:
-    """The curves of one request: a request each would take half of the page's processor time."""
-    pairs = json.loads(text)[:MAX_CURVES]
-    return [{"table": str(table), "metric": str(metric)} for table, metric in pairs]
 
 
 def _is_address(name: str) -> bool:

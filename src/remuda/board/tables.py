@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import os
 import threading
 from collections import OrderedDict
@@ -32,7 +33,18 @@ class _Growing:
     offset: int = 0
     inode: int = 0
     index: int = -1
-    values: list[Column] = field(default_factory=list)
+    reading: int = 0  # a number that changes when the file is read from its beginning again
+    length: int = 0
+    buffer: Column = field(default_factory=lambda: np.zeros(0))  # longer than the column, so that few rows cost little
+
+    def append(self, values: Column) -> None:
+        end = self.length + len(values)
+        if end > len(self.buffer):
+            longer = np.empty(max(2 * len(self.buffer), end))
+            longer[: self.length] = self.buffer[: self.length]
+            self.buffer = longer
+        self.buffer[self.length : end] = values
+        self.length = end
 
 
 class ColumnCache:
@@ -42,6 +54,7 @@ class ColumnCache:
         self.root = root
         self._columns: OrderedDict[tuple[str, str, str], _Growing] = OrderedDict()
         self._lock = threading.Lock()
+        self._readings = itertools.count(1)
 
     def names(self, run: str, file: str) -> list[str]:
         """The header of a table."""
@@ -57,9 +70,13 @@ class ColumnCache:
             while len(self._columns) > MAX_COLUMNS:
                 self._columns.popitem(last=False)
             self._grow(column, run, file, name)
-            if len(column.values) > 1:
-                column.values = [np.concatenate(column.values)]
-            return column.values[0] if column.values else np.zeros(0)
+            return column.buffer[: column.length]
+
+    def reading(self, run: str, file: str, name: str) -> int:
+        """A number that changes when a column was read anew, because its file was written anew."""
+        with self._lock:
+            found = self._columns.get((run, file, name))
+            return found.reading if found is not None else 0
 
     def _grow(self, column: _Growing, run: str, file: str, name: str) -> None:
         try:
@@ -70,7 +87,9 @@ class ColumnCache:
                     head = stream.readline(1 << 16)
                     header = next(iter(csv.reader([head.decode("utf-8", "replace").strip()])), [])
                     index = header.index(name) if name in header else -1
-                    column.inode, column.offset, column.index, column.values = state.st_ino, len(head), index, []
+                    column.inode, column.offset, column.index = state.st_ino, len(head), index
+                    column.reading = next(self._readings)
+                    column.length, column.buffer = 0, np.zeros(0)  # not the old array: others may read it now
                 if column.index < 0:
                     return
                 stream.seek(column.offset)
@@ -78,11 +97,11 @@ class ColumnCache:
                     end = chunk.rfind(b"\n") + 1
                     if not end:
                         break
-                    column.values.append(_numbers(chunk[:end], column.index))
+                    column.append(_numbers(chunk[:end], column.index))
                     column.offset += end
                     stream.seek(column.offset)
         except OSError:
-            column.inode, column.offset, column.values = 0, 0, []
+            column.inode, column.offset, column.length, column.buffer = 0, 0, 0, np.zeros(0)
 
 
 def _numbers(chunk: bytes, index: int) -> Column:
@@ -119,8 +138,13 @@ class CurveRequest:
     points: int = 400
 
 
-def curve(cache: ColumnCache, asked: CurveRequest) -> dict[str, Any]:
-    """A metric against x: mean, smallest and largest per point, and the mean of each agent."""
+def curve(cache: ColumnCache, asked: CurveRequest, step: int = 0, known: int = 0) -> dict[str, Any]:
+    """A metric against x: mean, smallest and largest per point, and the mean of each agent.
+
+    A point is the mean of `step` rows, a power of two, so that points stay what they are while rows are added, until there
+    are so many that the step is doubled. Who has the first `known` points of a step gets only those after them: `from` is
+    the number of the first one.
+    """
     values = cache.column(asked.run, asked.table, asked.metric)
     x = cache.column(asked.run, asked.table, asked.x)
     agents = _agents(cache.column(asked.run, asked.table, "agent")) if asked.table != "system.csv" else 1
@@ -129,14 +153,22 @@ def curve(cache: ColumnCache, asked: CurveRequest) -> dict[str, Any]:
     at = x[: rows * agents : agents]
     errors = cache.column(asked.run, asked.table, f"{asked.metric}_se")[: rows * agents]
     inside = (at >= asked.first) & (at <= asked.last) & np.isfinite(at)
-    table, at = table[inside], at[inside]
+    if not inside.all():
+        table, at = table[inside], at[inside]
     shown = min(agents, MAX_AGENTS)
     count = int(np.clip(VALUES_SENT // (shown + 4), 20, max(20, min(asked.points, 2000))))
-    edges = np.linspace(0, len(at), min(count, len(at)) + 1).astype(np.int64)[:-1]
+    own_step = 1 << max(0, -(-len(at) // count) - 1).bit_length()
+    first = known if own_step == step and known * step <= len(at) else 0
+    table, at = table[first * own_step :], at[first * own_step :]
+    edges = np.arange(0, len(at), own_step)
     result: dict[str, Any] = {
         "rows": rows,
         "agent_count": agents,
-        "x": six_digits(_means(at[:, None], edges, len(at))[:, 0]),
+        "reading": cache.reading(asked.run, asked.table, asked.metric),
+        "inside": first * own_step + len(at),
+        "step": own_step,
+        "from": first,
+        "x": six_digits(_means(at[:, None], edges)[:, 0]),
         "mean": [],
         "low": [],
         "high": [],
@@ -145,15 +177,15 @@ def curve(cache: ColumnCache, asked: CurveRequest) -> dict[str, Any]:
     }
     if not len(edges):
         return result
-    means = _means(table, edges, len(at))
+    means = _means(table, edges)
     with np.errstate(all="ignore"):
         result["mean"] = six_digits(_mean_known(means))
         result["low"] = six_digits(np.fmin.reduceat(np.fmin.reduce(table, axis=1), edges))
         result["high"] = six_digits(np.fmax.reduceat(np.fmax.reduce(table, axis=1), edges))
     if agents > 1:
         result["agents"] = [six_digits(means[:, agent]) for agent in range(shown)]
-    if len(errors) == rows * agents and len(edges) == len(at):
-        result["error"] = six_digits(1.96 * _mean_known(errors.reshape(rows, agents)[inside]))
+    if len(errors) == rows * agents and own_step == 1:
+        result["error"] = six_digits(1.96 * _mean_known(errors.reshape(rows, agents)[inside][first:]))
     return result
 
 
@@ -163,7 +195,7 @@ def _agents(agent: Column) -> int:
     return int(again[0]) + 1 if len(again) else max(1, len(agent))
 
 
-def _means(table: NDArray[np.float64], edges: NDArray[np.int64], rows: int) -> NDArray[np.float64]:
+def _means(table: NDArray[np.float64], edges: NDArray[np.int64]) -> NDArray[np.float64]:
     """Mean of each column between edges, of what is known; (edges, columns)."""
     if not len(edges):
         return np.zeros((0, table.shape[1]))

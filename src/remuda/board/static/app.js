@@ -1,15 +1,16 @@
-// The board: a list of runs, and tabs about the chosen one. It asks again and again what has changed.
+// The board: a list of runs, and tabs about the chosen one. The server tells what has changed, and only that is drawn.
 import { Chart, smooth } from "./charts.js";
-import { ask, bytes, colour, copyButton, el, short, span } from "./dom.js";
+import { ask, bytes, colour, copyButton, el, setAttribute, setText, short, span } from "./dom.js";
 import { Stage } from "./film.js";
+import { Follower } from "./follow.js";
 import { drawLanes, KIND_COLOURS } from "./lanes.js";
 import { studyView } from "./study.js";
 
 const TABS = { herd: "Herd", curves: "Curves", time: "Where time goes", trouble: "What went wrong", plan: "Plan" };
 const OVERLAY = ["#3b7dd8", "#e08a1e", "#23855c", "#b93a2d", "#8250b5", "#1aa0a8", "#b59a00", "#d6478f"];
 const EVALUATION = "#d6336c";
-const MAX_LISTED = 600, FACTS_MS = 8000, EVERY_MS = 1400; // a curve follows its file within two seconds
-const state = { runs: [], listed: { studies: [], pages: [] }, id: null, study: null, tab: "herd", others: new Set(), stamps: {}, view: null, control: null, x: "episodes", share: 0.04, log: { x: false, y: false }, agents: true, metric: null };
+const MAX_LISTED = 600, POINTS = 400, MANY_POINTS = 2000, SETTLE_MS = 200, PROGRESS_STEPS = 200;
+const state = { runs: new Map(), studies: [], pages: [], watched: [], id: null, study: null, tab: "herd", others: new Set(), view: null, control: null, x: "episodes", share: 0.04, log: { x: false, y: false }, agents: true, metric: null };
 const main = document.getElementById("main"), filter = document.getElementById("filter");
 
 // The address says what is shown: a page can be sent to somebody who runs a board of the same folder.
@@ -22,7 +23,7 @@ function readAddress() {
   state.tab = words.get("tab") in TABS ? words.get("tab") : "herd";
   state.others = new Set((words.get("with") || "").split("|").filter(Boolean));
   state.follow = words.has("newest");
-  if (changed) { state.metric = null; show(); }
+  if (changed) { state.metric = null; show(); } else follow();
 }
 
 function goTo(changes) {
@@ -35,7 +36,7 @@ function drawList() {
   const wanted = filter.value.trim().toLowerCase().split(/\s+/).filter(Boolean);
   // Runs under way by name, so that they stay where they are; the others by when they changed.
   const isRunning = (run) => run.status === "running", newest = (a, b) => b.changed - a.changed, byName = (a, b) => a.name.localeCompare(b.name, "en", { numeric: true });
-  const runs = state.runs.filter((run) => wanted.every((word) => `${run.name} ${run.game} ${run.status} ${run.engine} ${run.learner}`.toLowerCase().includes(word)))
+  const runs = [...state.runs.values()].filter((run) => wanted.every((word) => `${run.name} ${run.game} ${run.status} ${run.engine} ${run.learner}`.toLowerCase().includes(word)))
     .sort((a, b) => isRunning(b) - isRunning(a) || (isRunning(a) ? byName(a, b) : newest(a, b)));
   const list = document.getElementById("list"), focused = document.activeElement?.id;
   const nodes = runs.slice(0, MAX_LISTED).map(listed);
@@ -46,67 +47,95 @@ function drawList() {
   if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
 }
 
-// A run in the list; made anew only when something of it changed.
+// A run in the list: made once, then only what changed of it is written.
 const known = new Map();
 function listed(run) {
-  const isChosen = run.id === state.id, others = [...state.others].join("|");
-  const words = JSON.stringify([run.status, run.agents, run.return, run.episodes, run.total, run.failures, isChosen, state.tab, others]);
-  const before = known.get(run.id);
-  if (before?.words === words) return before.node;
-  const number = before?.number ?? known.size;
-  const node = el("div", { class: `run${isChosen ? " chosen" : ""}` },
-    el("input", { type: "checkbox", id: `box-${number}`, "aria-label": `put ${run.name} into the curves`, checked: state.others.has(run.id) || run.id === state.id, disabled: run.id === state.id, onchange: (event) => { event.target.checked ? state.others.add(run.id) : state.others.delete(run.id); goTo({}); if (state.view?.choose) state.view.choose(); } }),
-    el("a", { id: `run-${number}`, href: `#${new URLSearchParams({ run: run.id, tab: state.tab, ...(state.others.size ? { with: [...state.others].join("|") } : {}) })}`, "aria-current": run.id === state.id ? "page" : null, title: run.name }, run.name),
-    el("span", { class: `badge ${run.status}` }, run.status),
-    el("span", { class: "facts" }, [run.failures ? counted(run.failures, "failure") : null, run.game, run.agents ? counted(run.agents, "agent") : null, run.engine, run.return === null ? null : `return ${short(run.return, 3)}`].filter(Boolean).join(" · ")),
-    run.status === "running" && run.total ? el("progress", { max: run.total, value: run.episodes || 0, "aria-label": `${run.episodes} of ${run.total} episodes` }) : null);
-  known.set(run.id, { words, node, number });
+  if (!known.has(run.id)) known.set(run.id, makeListed(run, known.size));
+  const { node, box, link, badge, facts, progress } = known.get(run.id), isChosen = run.id === state.id;
+  setAttribute(node, "class", `run${isChosen ? " chosen" : ""}`);
+  box.checked = state.others.has(run.id) || isChosen;
+  box.disabled = isChosen;
+  setAttribute(link, "href", `#${new URLSearchParams({ run: run.id, tab: state.tab, ...(state.others.size ? { with: [...state.others].join("|") } : {}) })}`);
+  if (isChosen) link.setAttribute("aria-current", "page"); else link.removeAttribute("aria-current");
+  setAttribute(badge, "class", `badge ${run.status}`);
+  setText(badge, run.status);
+  setText(facts, [run.failures ? counted(run.failures, "failure") : null, run.game, run.agents ? counted(run.agents, "agent") : null, run.engine, run.return === null ? null : `return ${short(run.return, 3)}`].filter(Boolean).join(" · "));
+  progress.hidden = !(run.status === "running" && run.total);
+  if (!progress.hidden) { // a bar of some 300 points needs no finer steps
+    setAttribute(progress, "value", Math.floor(PROGRESS_STEPS * (run.episodes || 0) / run.total) / PROGRESS_STEPS);
+    setAttribute(progress, "aria-label", `${run.episodes} of ${run.total} episodes`);
+  }
   return node;
 }
 
-function drawStudies(found) {
-  const links = found.pages.map((page) => el("li", {}, el("a", { href: `/page?${new URLSearchParams(page)}`, target: "_blank", rel: "noopener" }, page.id === "." ? page.file : `${page.id}/${page.file}`)));
-  const studies = found.studies.map((study) => el("li", {}, el("a", { href: `#${new URLSearchParams({ study: study.id })}` }, study.id === "." ? "this folder" : study.id), ` (${study.kind})`));
+function makeListed(run, number) {
+  const box = el("input", { type: "checkbox", id: `box-${number}`, "aria-label": `put ${run.name} into the curves`, onchange: () => { box.checked ? state.others.add(run.id) : state.others.delete(run.id); goTo({}); if (state.view?.choose) state.view.choose(); follow(); } });
+  const link = el("a", { id: `run-${number}`, title: run.name }, run.name), badge = el("span", {}), facts = el("span", { class: "facts" }), progress = el("progress", { max: 1 });
+  return { node: el("div", {}, box, link, badge, facts, progress), box, link, badge, facts, progress };
+}
+
+function drawStudies() {
+  const links = state.pages.map((page) => el("li", {}, el("a", { href: `/page?${new URLSearchParams(page)}`, target: "_blank", rel: "noopener" }, page.id === "." ? page.file : `${page.id}/${page.file}`)));
+  const studies = state.studies.map((study) => el("li", {}, el("a", { href: `#${new URLSearchParams({ study: study.id })}` }, study.id === "." ? "this folder" : study.id), ` (${study.kind})`));
   document.getElementById("studies").replaceChildren(...(studies.length ? [el("h3", {}, "Studies"), el("ul", {}, studies)] : []), ...(links.length ? [el("h3", {}, "Pages"), el("ul", {}, links)] : []));
 }
 
 const count = (value) => value === null || value === undefined ? "–" : Math.round(value).toLocaleString("en");
 const counted = (number, noun) => `${count(number)} ${noun}${number === 1 ? "" : "s"}`;
-const runOf = (id) => state.runs.find((run) => run.id === id);
-const studyOf = (id) => id === null ? undefined : state.listed.studies.find((study) => study.id === id);
+const runOf = (id) => state.runs.get(id);
+const studyOf = (id) => id === null ? undefined : state.studies.find((study) => study.id === id);
 const chosen = () => [state.id, ...state.others].filter((id, i, all) => all.indexOf(id) === i && runOf(id));
 
-async function refresh() {
-  let found;
-  try { found = await ask("/api/runs"); } catch { document.getElementById("live").textContent = "the board does not answer"; return; }
-  const before = JSON.stringify(state.runs);
-  state.runs = found.runs;
-  state.allowControl = found.control;
-  document.getElementById("root").textContent = found.root;
-  const running = found.runs.filter((run) => run.status === "running").length;
-  const words = `${counted(found.runs.length, "run")}, ${running} under way`;
-  const live = document.getElementById("live");
-  if (live.textContent !== words) live.textContent = words;
-  if (JSON.stringify(found.runs) !== before) drawList();
-  state.listed = found;
-  const studies = JSON.stringify([found.studies, found.pages]);
-  if (studies !== state.studies) { state.studies = studies; drawStudies(found); }
-  if (state.follow && !state.id && running) goTo({ run: found.runs.filter((run) => run.status === "running").sort((a, b) => b.changed - a.changed)[0].id });
-  if ((runOf(state.id) || studyOf(state.study)) && !state.view) show();
+// What the server must tell of: the chosen runs, and the curves in sight.
+const follower = new Follower(receive, () => { document.getElementById("live").textContent = "the board does not answer"; });
+function follow(waitMs = 0) { follower.ask({ ids: state.study === null ? chosen() : [], ...(state.view?.wish ? state.view.wish() : {}) }, waitMs); }
+
+// Everything that a line of the server changes is drawn at once: each picture that the browser makes costs as much as a chart.
+function receive(news, wish) {
+  if ("root" in news) setText(document.getElementById("root"), news.root);
+  if ("control" in news) state.allowControl = news.control;
+  for (const part of ["watched", "studies", "pages"]) if (part in news) state[part] = news[part];
+  if (news.studies || news.pages) drawStudies();
+  const before = new Map((news.runs || []).map((run) => [run.id, state.runs.get(run.id)]));
+  for (const run of news.runs || []) state.runs.set(run.id, run);
+  for (const id of news.gone || []) state.runs.delete(id);
+  const running = [...state.runs.values()].filter((run) => run.status === "running");
+  setText(document.getElementById("live"), `${counted(state.runs.size, "run")}, ${running.length} under way`);
+  // Runs under way stay where they are in the list.
+  const keepsOrder = !news.gone && !filter.value && [...before].every(([id, run]) => run?.status === "running" && runOf(id).status === "running");
+  if (keepsOrder) for (const id of before.keys()) listed(runOf(id));
+  else if (before.size || news.gone) drawList();
+  if (state.follow && !state.id && running.length) goTo({ run: running.sort((a, b) => b.changed - a.changed)[0].id });
+  if ((runOf(state.id) || studyOf(state.study)) && !state.view) { show(); return; }
   drawHead();
-  const shown = state.view?.ids ? state.view.ids() : chosen();
-  if (state.view) await state.view.update(shown.filter((id) => state.stamps[id] !== runOf(id).stamp || runOf(id).status === "running"));
-  for (const id of shown) if (runOf(id)) state.stamps[id] = runOf(id).stamp;
+  if (!state.view) { follow(); return; }
+  if (news.curves && state.view.receive) state.view.receive(news.curves, wish);
+  const shown = new Set(state.view.ids ? state.view.ids() : chosen());
+  const changed = [...before].filter(([id, run]) => shown.has(id) && hasChanged(run, runOf(id), state.view.needs)).map(([id]) => id);
+  if (changed.length) state.view.update(changed).catch((error) => console.warn(String(error)));
+}
+
+// Whether any of the files that a tab shows has changed; `stamp` has a word for each of the watched ones.
+function hasChanged(before, now, files) {
+  if (!before || before.status !== now.status) return true;
+  const [a, b] = [before.stamp.split("-"), now.stamp.split("-")];
+  return state.watched.some((file, i) => files.includes(file) && a[i] !== b[i]);
 }
 
 let head = null;
+const STATS = ["episodes", "mean return", "agent-steps/s", "trained for", "state", "failures"];
+function makeHead() {
+  head = STATS.map((name) => ({ name: el("span", {}, name), value: el("b", {}, "") }));
+  return el("div", { class: "stats" }, head.map(({ name, value }) => el("div", { class: "stat" }, value, name)));
+}
+
 function drawHead() {
   const run = runOf(state.id);
   if (!run || !head) return;
-  const rest = run.total && run.episodes && run.wall_s ? (run.total - run.episodes) / run.episodes * run.wall_s : null;
-  const stats = [["episodes", `${count(run.episodes)} of ${count(run.total)}`], ["mean return", short(run.return)], ["agent-steps/s", short(run.steps_per_s)], ["trained for", span(run.wall_s)],
-    run.status === "running" ? ["time left", span(rest)] : ["state", run.status], ["failures", String(run.failures)]];
-  head.replaceChildren(...stats.map(([name, value]) => el("div", { class: "stat" }, el("b", {}, value), el("span", {}, name))));
+  const rest = run.total && run.episodes && run.wall_s ? (run.total - run.episodes) / run.episodes * run.wall_s : null, isRunning = run.status === "running";
+  const values = [`${count(run.episodes)} of ${count(run.total)}`, short(run.return), short(run.steps_per_s), span(run.wall_s), isRunning ? span(rest) : run.status, String(run.failures)];
+  values.forEach((value, i) => setText(head[i].value, value));
+  setText(head[4].name, isRunning ? "time left" : "state");
 }
 
 function show() {
@@ -114,25 +143,26 @@ function show() {
   document.getElementById("layout").classList.toggle("chosen", Boolean(run || study)); // a phone shows a shorter list then
   if (study) {
     head = null;
-    state.view = studyView(main, study, () => state.runs, () => state.listed.pages);
+    state.view = studyView(main, study, () => [...state.runs.values()], () => state.pages);
     document.title = `${study.id} · remuda board`;
     drawList();
+    follow();
     state.view.update(state.view.ids());
     return;
   }
-  if (!run) { state.view = null; head = null; if (state.id === null) main.replaceChildren(el("p", { class: "note" }, "Choose a run or a study. Those under way come first. Boxes put more runs into the same curves.")); drawList(); return; }
-  head = el("div", { class: "stats" });
+  if (!run) { state.view = null; head = null; if (state.id === null) main.replaceChildren(el("p", { class: "note" }, "Choose a run or a study. Those under way come first. Boxes put more runs into the same curves.")); drawList(); follow(); return; }
   const panel = el("section", { id: "panel", role: "tabpanel", "aria-labelledby": `tab-${state.tab}`, tabindex: -1 });
   const tabs = el("div", { class: "tabs", role: "tablist", "aria-label": "about the run", onkeydown: (event) => {
     const names = Object.keys(TABS), at = names.indexOf(state.tab), step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
     if (step) { event.preventDefault(); state.focusTab = true; goTo({ tab: names[(at + step + names.length) % names.length] }); }
   } }, Object.entries(TABS).map(([name, title]) => el("button", { type: "button", role: "tab", id: `tab-${name}`, "aria-selected": String(name === state.tab), "aria-controls": "panel", tabindex: name === state.tab ? 0 : -1, onclick: () => { state.focusTab = true; goTo({ tab: name }); } }, title)));
-  main.replaceChildren(el("h2", { id: "title", style: { marginTop: ".2rem" } }, run.name), head, tabs, panel);
+  main.replaceChildren(el("h2", { id: "title", style: { marginTop: ".2rem" } }, run.name), makeHead(), tabs, panel);
   document.title = `${run.name} · remuda board`;
   state.view = { herd: herdView, curves: curvesView, time: timeView, trouble: troubleView, plan: planView }[state.tab](panel);
   drawHead();
   drawList();
   if (state.focusTab) { state.focusTab = false; document.getElementById(`tab-${state.tab}`).focus(); }
+  follow();
   state.view.update(chosen());
 }
 
@@ -140,7 +170,7 @@ function herdView(panel) {
   const id = state.id, stage = new Stage(id), note = el("p", { class: "note" }, "No film yet. Films are written as training goes on; games without a scene or picture have none.");
   panel.replaceChildren(note, stage.root);
   state.stage = stage;
-  return { update: async (ids) => {
+  return { needs: ["films"], update: async (ids) => {
     if (!ids.includes(id)) return;
     const { films } = await ask("/api/run", { id });
     note.hidden = films.length > 0;
@@ -153,56 +183,62 @@ function curvesView(panel) {
   const charts = new Map(), grid = el("div", { class: "charts" }), key = el("div", { class: "legend" });
   const check = (name, text, get, set) => el("label", {}, el("input", { type: "checkbox", id: name, checked: get(), onchange: (event) => { set(event.target.checked); redraw(); } }), text);
   const smoothing = el("input", { type: "range", id: "smoothing", min: 0, max: 30, value: state.share * 100, oninput: () => { state.share = Number(smoothing.value) / 100; redraw(); } });
-  const axis = el("select", { id: "axis", onchange: () => { state.x = axis.value; for (const chart of charts.values()) chart.range = null; drawn.clear(); load(chosen()); } }, [["episodes", "episodes"], ["agent_steps", "agent steps"], ["wall_s", "time"]].map(([value, text]) => el("option", { value, selected: value === state.x }, text)));
+  const axis = el("select", { id: "axis", onchange: () => { state.x = axis.value; for (const chart of charts.values()) chart.range = null; data.clear(); follow(); } }, [["episodes", "episodes"], ["agent_steps", "agent steps"], ["wall_s", "time"]].map(([value, text]) => el("option", { value, selected: value === state.x }, text)));
   panel.replaceChildren(el("div", { class: "bar" }, el("label", {}, "against ", axis), el("label", {}, "smoothing ", smoothing),
     check("agents", "each agent", () => state.agents, (on) => { state.agents = on; }), check("logx", "log x", () => state.log.x, (on) => { state.log.x = on; }), check("logy", "log y", () => state.log.y, (on) => { state.log.y = on; }),
     el("button", { type: "button", id: "back", hidden: !state.metric, onclick: () => { state.metric = null; show(); } }, "all metrics")), key, grid);
-  const data = new Map(), facts = new Map(), asked = new Map(), drawn = new Set(); // charts out of sight are drawn once, and again when they are seen
+  const data = new Map(), facts = new Map(), keyOf = (id, table, metric) => `${id}|${table}|${metric}`;
 
+  // Metrics and colours of the chosen runs, then a chart for each metric; its curves come by themselves.
   async function load(ids) {
-    for (const id of ids) {
-      if (state.view !== view) return;
-      if (performance.now() - (asked.get(id) ?? -Infinity) < FACTS_MS) continue; // which metrics there are changes rarely
-      try { facts.set(id, await ask("/api/run", { id })); asked.set(id, performance.now()); } catch { continue; }
-    }
+    const asked = ids.filter((id) => !facts.get(id)?.metrics.length || facts.get(id).agents !== runOf(id)?.agents);
+    for (const id of asked) try { const agents = runOf(id)?.agents; facts.set(id, { ...await ask("/api/run", { id }), agents }); } catch { continue; }
     const own = facts.get(state.id);
-    if (!own) return;
-    const metrics = state.metric ? [state.metric] : own.metrics, due = metrics.filter((metric) => !charts.has(metric) || charts.get(metric).visible || !drawn.has(metric));
-    for (const metric of due) drawn.add(metric);
-    await Promise.all(ids.map((id) => fetchCurves(id, due.flatMap((metric) => [["metrics.csv", metric], ...((facts.get(id)?.evaluations || []).includes(metric) ? [["evaluations.csv", metric]] : [])]))));
-    if (state.view !== view) return;
-    for (const metric of metrics) if (!charts.has(metric)) {
-      const chart = new Chart(metric, { height: state.metric ? 480 : 230, onzoom: (range) => zoomed(metric, range), onseen: () => { drawn.delete(metric); load(chosen()); }, onopen: state.metric ? null : () => { state.metric = metric; show(); } });
+    if (state.view !== view || !own) return;
+    for (const metric of state.metric ? [state.metric] : own.metrics) if (!charts.has(metric)) {
+      const chart = new Chart(metric, { height: state.metric ? 480 : 230, onzoom: (range) => zoomed(metric, range), onseen: () => follow(SETTLE_MS), onopen: state.metric ? null : () => { state.metric = metric; show(); } });
       charts.set(metric, chart);
       grid.append(chart.root);
     }
     grid.classList.toggle("one", Boolean(state.metric));
-    redraw(due);
+    if (asked.length) redraw();
+    follow(SETTLE_MS);
   }
 
-  async function fetchCurve(id, table, metric, range = charts.get(metric)?.range) {
-    const query = { id, table, metric, x: state.x, points: state.metric ? 1200 : 240 };
+  // Charts out of sight are drawn once, and again when they are seen.
+  function wish() {
+    const isDrawn = (metric) => chosen().every((id) => data.has(keyOf(id, "metrics.csv", metric)));
+    const metrics = [...charts.keys()].filter((metric) => charts.get(metric).visible || !isDrawn(metric));
+    return { x: state.x, points: state.metric ? MANY_POINTS : POINTS, curves: metrics.flatMap((metric) => [["metrics.csv", metric], ["evaluations.csv", metric]]),
+      once: metrics.filter((metric) => !charts.get(metric).visible), ranges: Object.fromEntries(metrics.filter((metric) => charts.get(metric).range).map((metric) => [metric, charts.get(metric).range])) };
+  }
+
+  // A part of a curve takes the place of what was there from its first point on.
+  function receive(curves, asked) {
+    if (asked.x !== state.x) return;
+    const changed = new Set();
+    for (const { id, table, metric, ...part } of curves) {
+      if (String(asked.ranges[metric]) !== String(charts.get(metric)?.range ?? undefined)) continue; // of the range before
+      const key = keyOf(id, table, metric), before = data.get(key), join = (old, own) => old.slice(0, part.from).concat(own);
+      data.set(key, part.from && before ? { ...part, x: join(before.x, part.x), mean: join(before.mean, part.mean), error: join(before.error, part.error), agents: part.agents.map((own, agent) => join(before.agents[agent] || [], own)) } : part);
+      changed.add(metric);
+    }
+    redraw([...changed].filter((metric) => charts.has(metric)));
+  }
+
+  async function fetchCurve(id, table, metric, range) {
+    const query = { id, table, metric, x: state.x, points: state.metric ? MANY_POINTS : POINTS };
     if (range) Object.assign(query, { first: range[0], last: range[1] });
     try {
       const found = await ask("/api/curve", query);
-      if (query.x === state.x) data.set(`${id}|${table}|${metric}`, found); // an answer for the axis before would be drawn on the wrong one
-    } catch { /* the next second asks again */ }
-  }
-
-  // All curves of a run in one answer; those that are zoomed are asked for one by one.
-  async function fetchCurves(id, wanted) {
-    const isZoomed = ([, metric]) => Boolean(charts.get(metric)?.range), together = wanted.filter((own) => !isZoomed(own)), x = state.x;
-    const alone = wanted.filter(isZoomed).map(([table, metric]) => fetchCurve(id, table, metric));
-    try {
-      const found = together.length ? await ask("/api/curves", { id, x, points: state.metric ? 1200 : 240, curves: JSON.stringify(together) }) : [];
-      if (x === state.x) together.forEach(([table, metric], i) => data.set(`${id}|${table}|${metric}`, found[i]));
-    } catch { /* the next second asks again */ }
-    await Promise.all(alone);
+      if (query.x === state.x && charts.get(metric).range === range) data.set(keyOf(id, table, metric), found); // else it is of an axis or a range before
+    } catch { /* it comes with the next change */ }
   }
 
   async function zoomed(metric, range) {
     await Promise.all(chosen().flatMap((id) => [fetchCurve(id, "metrics.csv", metric, range), fetchCurve(id, "evaluations.csv", metric, range)]));
-    redraw();
+    redraw([metric]);
+    follow(SETTLE_MS);
   }
 
   function redraw(metrics = [...charts.keys()]) {
@@ -229,7 +265,7 @@ function curvesView(panel) {
     }
   }
 
-  const view = { update: load, choose: () => { drawn.clear(); load(chosen()); } };
+  const view = { needs: ["config.yaml"], wish, receive, repaint: () => redraw(), update: async (ids) => { if (ids.length) await load(ids); }, choose: () => { redraw(); load(chosen()); } };
   return view;
 }
 
@@ -239,7 +275,7 @@ function timeView(panel) {
   grid.append(shares.root, rate.root, lag.root);
   panel.replaceChildren(stats, lanes, grid, processes);
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-  return { update: async (ids) => {
+  return { needs: ["system.csv", "result.json", "lanes"], update: async (ids) => {
     if (!ids.includes(id)) return;
     const { columns, lanes: found, mfu, processes: own } = await ask("/api/system", { id });
     const wall = columns.wall_s || [], reach = Math.max(1, Math.round(wall.length / 40));
@@ -260,7 +296,7 @@ function timeView(panel) {
 
 function troubleView(panel) {
   const id = state.id;
-  return { update: async (ids) => {
+  return { needs: ["failures", "console.log", "result.json"], update: async (ids) => {
     if (!ids.includes(id)) return;
     const run = await ask("/api/run", { id }), counts = run.result.failures || {}, restarts = (Array.isArray(run.result.processes) ? run.result.processes : []).filter((own) => own.restarts);
     const text = JSON.stringify([run.failures, run.trouble, counts, restarts]);
@@ -305,12 +341,13 @@ function planView(panel) {
   };
   onlyDifferent.addEventListener("change", load);
   let shown = null;
-  return { choose: load, update: async (ids) => { const now = JSON.stringify(chosen().map((id) => [id, runOf(id)?.status])); if (now !== shown && ids.length) { shown = now; await load(); } } };
+  return { needs: ["config.yaml"], choose: load, update: async (ids) => { const now = JSON.stringify(chosen().map((id) => [id, runOf(id)?.status])); if (now !== shown && ids.length) { shown = now; await load(); } } };
 }
 
 // What is drawn on canvases and in charts has the colours of the theme before.
 function repaint() {
-  if (state.view) state.view.update(chosen());
+  if (state.view?.repaint) state.view.repaint();
+  else if (state.view) state.view.update(state.view.ids ? state.view.ids() : chosen());
   if (state.stage?.root.isConnected) state.stage.show(state.stage.index);
 }
 
@@ -331,8 +368,4 @@ addEventListener("keydown", (event) => {
   if (event.key === " " && state.tab === "herd" && state.stage && event.target.tagName !== "BUTTON") { event.preventDefault(); state.stage.toggle(); }
 });
 readAddress();
-(async function live() {
-  const began = performance.now();
-  try { await refresh(); } catch (error) { console.warn(String(error)); }
-  setTimeout(live, document.hidden ? 5000 : Math.max(300, EVERY_MS - (performance.now() - began)));
-})();
+follow();

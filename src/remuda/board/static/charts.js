@@ -1,7 +1,8 @@
 // Line charts in SVG: linear and log axes, zoom by dragging, values under the pointer or by arrow keys, download.
-import { el, save, short, span, svg } from "./dom.js";
+import { el, save, setAttribute, short, span, svg } from "./dom.js";
 
 const LEFT = 56, RIGHT = 12, TOP = 8, BOTTOM = 30;
+const STEPS = 16; // axes grow in steps of a sixteenth at most: between two of them only the ends of lines are new
 let charts = 0;
 
 export class Chart {
@@ -32,14 +33,18 @@ export class Chart {
     this.picture.addEventListener("dblclick", () => this.zoom(null));
     this.picture.addEventListener("keydown", (event) => this.key(event));
     this.visible = true;
-    new IntersectionObserver(([entry]) => { const before = this.visible; this.visible = entry.isIntersecting; if (this.visible && !before) onseen(); }).observe(this.root);
-    new ResizeObserver(() => { if (this.picture.clientWidth !== this.width) this.draw(); }).observe(this.root);
+    new IntersectionObserver((entries) => { this.visible = entries[entries.length - 1].isIntersecting; onseen(); }).observe(this.root);
+    new ResizeObserver(() => { const width = this.picture.clientWidth; if (width !== this.measured) { this.measured = width; this.draw(); } }).observe(this.root);
   }
 
   set(series, xName) {
     this.series = series;
     this.xName = xName;
-    this.legend?.replaceChildren(...series.map((own) => el("span", {}, el("span", { class: "swatch", style: { background: own.colour } }), own.name)));
+    const words = JSON.stringify(series.map((own) => [own.colour, own.name]));
+    if (this.legend && this.legend.dataset.shown !== words) {
+      this.legend.dataset.shown = words;
+      this.legend.replaceChildren(...series.map((own) => el("span", {}, el("span", { class: "swatch", style: { background: own.colour } }), own.name)));
+    }
     this.draw();
   }
 
@@ -47,19 +52,23 @@ export class Chart {
 
   limits() {
     let x0 = Infinity, x1 = -Infinity, y0 = Infinity, y1 = -Infinity;
-    for (const own of this.series) own.x.forEach((x, i) => {
-      if (x === null || (this.range && (x < this.range[0] || x > this.range[1])) || (this.log.x && x <= 0)) return;
-      x0 = Math.min(x0, x); x1 = Math.max(x1, x);
-      for (const y of [own.y[i], own.error && own.y[i] !== null ? own.y[i] + (own.error[i] || 0) : null, own.error && own.y[i] !== null ? own.y[i] - (own.error[i] || 0) : null]) {
-        if (y === null || y === undefined || (this.log.y && y <= 0)) continue;
-        y0 = Math.min(y0, y); y1 = Math.max(y1, y);
-      }
-    });
-    if (this.range) [x0, x1] = this.range;
+    const { log, range } = this, low = range ? range[0] : -Infinity, high = range ? range[1] : Infinity;
+    const include = (y) => { if (log.y && y <= 0) return; if (y < y0) y0 = y; if (y > y1) y1 = y; };
+    for (const own of this.series) for (let i = 0; i < own.x.length; i++) {
+      const x = own.x[i], y = own.y[i];
+      if (x === null || x < low || x > high || (log.x && x <= 0)) continue;
+      if (x < x0) x0 = x;
+      if (x > x1) x1 = x;
+      if (y === null || y === undefined) continue;
+      include(y);
+      if (own.error?.[i]) { include(y + own.error[i]); include(y - own.error[i]); }
+    }
     if (!(x1 >= x0)) [x0, x1] = [0, 1];
-    if (!(y1 >= y0)) [y0, y1] = this.log.y ? [.1, 1] : [0, 1];
+    if (!(y1 >= y0)) [y0, y1] = log.y ? [.1, 1] : [0, 1];
     if (x0 === x1) x1 = x0 + 1;
-    if (!this.log.y) { const pad = (y1 - y0) * .05 || Math.abs(y1) * .1 || 1; y0 -= pad; y1 += pad; } else if (y0 === y1) { y0 /= 2; y1 *= 2; }
+    if (range) [x0, x1] = range; else [x0, x1] = outward(x0, x1, log.x);
+    if (!log.y) { const pad = (y1 - y0) * .03 || Math.abs(y1) * .1 || 1; y0 -= pad; y1 += pad; } else if (y0 === y1) { y0 /= 2; y1 *= 2; }
+    [y0, y1] = outward(y0, y1, log.y);
     return { x0, x1, y0, y1 };
   }
 
@@ -74,10 +83,20 @@ export class Chart {
     return { x: along(this.log.x, x0, x1, LEFT, width - RIGHT), y: along(this.log.y, y0, y1, this.height - BOTTOM, TOP), x0, x1, y0, y1 };
   }
 
+  // The frame is made anew when an axis has changed; else only lines with other points are written.
   draw() {
-    this.width = Math.max(220, this.picture.clientWidth || this.root.clientWidth - 28 || 400);
-    const scale = this.scale = this.scales(), { x, y } = scale, height = this.height;
-    const picture = this.picture;
+    this.width = Math.max(220, this.measured || this.root.clientWidth - 28 || 400);
+    const scale = this.scale = this.scales(), frame = JSON.stringify([this.width, this.height, scale.x0, scale.x1, scale.y0, scale.y1, this.log, this.xName]);
+    if (frame !== this.frame) { this.frame = frame; this.drawFrame(scale); }
+    const same = this.lines.length === this.series.length && this.series.every((own, i) => this.lines[i].name === own.name && !this.lines[i].dots === !own.dots);
+    if (!same) { this.group.replaceChildren(); this.lines = this.series.map((own) => this.makeLine(own)); }
+    this.series.forEach((own, i) => own.dots ? this.dots(this.lines[i], own) : this.line(this.lines[i], own));
+    const words = this.words();
+    if (words !== this.label) { this.label = words; this.picture.setAttribute("aria-label", words); }
+  }
+
+  drawFrame(scale) {
+    const { x, y } = scale, height = this.height, picture = this.picture;
     picture.setAttribute("viewBox", `0 0 ${this.width} ${height}`);
     picture.setAttribute("height", height);
     const parts = [svg("clipPath", { id: this.clip }, svg("rect", { x: LEFT - 4, y: TOP - 4, width: this.width - LEFT - RIGHT + 8, height: height - TOP - BOTTOM + 8 }))];
@@ -85,28 +104,48 @@ export class Chart {
     for (const value of ticks(scale.x0, scale.x1, this.log.x, this.width / 90)) parts.push(svg("line", { x1: x(value), x2: x(value), y1: TOP, y2: height - BOTTOM, stroke: "currentColor", "stroke-opacity": .08 }), svg("text", { x: x(value), y: height - 14, "text-anchor": "middle" }, name(value)));
     for (const value of ticks(scale.y0, scale.y1, this.log.y, height / 45)) parts.push(svg("line", { x1: LEFT, x2: this.width - RIGHT, y1: y(value), y2: y(value), stroke: "currentColor", "stroke-opacity": .08 }), svg("text", { x: LEFT - 6, y: y(value) + 4, "text-anchor": "end" }, short(value, 3)));
     parts.push(svg("text", { x: this.width - RIGHT, y: height - 2, "text-anchor": "end" }, { wall_s: "time", agent_steps: "agent steps" }[this.xName] || this.xName));
-    const lines = svg("g", { "clip-path": `url(#${this.clip})`, fill: "none" });
-    for (const own of this.series) this.line(lines, own, x, y);
+    this.group = svg("g", { "clip-path": `url(#${this.clip})`, fill: "none" });
+    this.lines = [];
     this.mark = svg("g", {});
-    picture.replaceChildren(...parts, lines, this.mark);
-    picture.setAttribute("aria-label", this.words());
+    picture.replaceChildren(...parts, this.group, this.mark);
+    if (this.cursor !== null) this.point(this.cursor);
   }
 
-  line(group, own, x, y) {
-    const ok = (v) => v !== null && v !== undefined && !(this.log.y && v <= 0);
-    if (own.dots) {
-      own.x.forEach((at, i) => {
-        if (!ok(own.y[i])) return;
-        const error = own.error && own.error[i];
-        if (error) group.append(svg("line", { x1: x(at), x2: x(at), y1: y(own.y[i] - error), y2: y(own.y[i] + error), stroke: own.colour, "stroke-width": 1.5 }));
-        group.append(svg("circle", { cx: x(at), cy: y(own.y[i]), r: 3.5, fill: own.colour }));
-      });
-      return;
-    }
-    let path = "", pen = "M";
-    own.x.forEach((at, i) => { if (!ok(own.y[i]) || (this.log.x && at <= 0)) { pen = "M"; return; } path += `${pen}${x(at).toFixed(1)} ${y(own.y[i]).toFixed(1)}`; pen = "L"; });
-    group.append(svg("path", { d: path || "M0 0", stroke: own.colour, "stroke-width": own.width || 1.2, "stroke-opacity": own.opacity ?? 1, "stroke-linejoin": "round", "data-series": own.name }));
-    if (own.x.length === 1 && ok(own.y[0])) group.append(svg("circle", { cx: x(own.x[0]), cy: y(own.y[0]), r: 3, fill: own.colour }));
+  makeLine(own) {
+    const node = own.dots ? svg("g", {}) : svg("path", { "stroke-linejoin": "round", "data-series": own.name });
+    this.group.append(node);
+    return { name: own.name, dots: own.dots, node, x: [], y: [], pieces: [] };
+  }
+
+  isShown(v) { return v !== null && v !== undefined && !(this.log.y && v <= 0); }
+
+  dots(line, own) {
+    const words = JSON.stringify([own.x, own.y, own.error, own.colour]), { x, y } = this.scale;
+    if (words === line.words) return;
+    line.words = words;
+    line.node.replaceChildren();
+    own.x.forEach((at, i) => {
+      if (!this.isShown(own.y[i])) return;
+      const error = own.error && own.error[i];
+      if (error) line.node.append(svg("line", { x1: x(at), x2: x(at), y1: y(own.y[i] - error), y2: y(own.y[i] + error), stroke: own.colour, "stroke-width": 1.5 }));
+      line.node.append(svg("circle", { cx: x(at), cy: y(own.y[i]), r: 3.5, fill: own.colour }));
+    });
+  }
+
+  line(line, own) {
+    const { x, y } = this.scale, { pieces, node } = line, count = own.x.length, isAt = (i) => this.isShown(own.y[i]) && own.x[i] !== null && !(this.log.x && own.x[i] <= 0);
+    setAttribute(node, "stroke", own.colour);
+    setAttribute(node, "stroke-width", own.width || 1.2);
+    setAttribute(node, "stroke-opacity", own.opacity ?? 1);
+    let first = 0;
+    while (first < count && first < pieces.length && line.x[first] === own.x[first] && line.y[first] === own.y[first]) first++;
+    if (first === count && count === pieces.length && count) return;
+    pieces.length = first;
+    for (let i = first; i < count; i++) pieces.push(isAt(i) ? `${i && isAt(i - 1) ? "L" : "M"}${x(own.x[i]).toFixed(1)} ${y(own.y[i]).toFixed(1)}` : "");
+    [line.x, line.y] = [own.x, own.y];
+    // A single point is a line of no length, which round ends make a disc.
+    setAttribute(node, "stroke-linecap", count === 1 ? "round" : "butt");
+    node.setAttribute("d", (pieces.join("") || "M0 0") + (count === 1 ? "h.01" : ""));
   }
 
   words() {
@@ -194,6 +233,14 @@ function nearest(x, value) {
   while (high - low > 1) { const middle = (low + high) >> 1; if (x[middle] <= value) low = middle; else high = middle; }
   if (!x.length) return -1;
   return Math.abs(x[high] - value) < Math.abs(x[low] - value) ? high : low;
+}
+
+// Limits at or beyond the given ones that change only in steps, as values come.
+function outward(low, high, log) {
+  const [a, b] = log ? [Math.log10(Math.max(low, 1e-12)), Math.log10(high)] : [low, high], unit = 2 ** Math.floor(Math.log2((b - a) / STEPS));
+  if (!Number.isFinite(unit) || unit === 0) return [low, high];
+  const found = [Math.floor(a / unit) * unit, Math.ceil(b / unit) * unit];
+  return log ? found.map((v) => 10 ** v) : found;
 }
 
 export function ticks(low, high, log, wanted) {

@@ -17,6 +17,10 @@ function make(element, attributes, children) {
 export const el = (tag, attributes, ...children) => make(document.createElement(tag), attributes, children);
 export const svg = (tag, attributes, ...children) => make(document.createElementNS(SVG, tag), attributes, children);
 
+// Only what differs is written: even the same text makes the browser lay out and draw anew.
+export function setText(element, text) { if (element.textContent !== text) element.textContent = text; }
+export function setAttribute(element, name, value) { if (element.getAttribute(name) !== String(value)) element.setAttribute(name, value); }
+
 export async function ask(path, query = {}) {
   const answer = await fetch(`${path}?${new URLSearchParams(query)}`, { cache: "no-store" });
   if (!answer.ok) throw new Error(`${path}: ${answer.status}`);

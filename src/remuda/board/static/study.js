@@ -85,7 +85,7 @@ export function studyView(panel, study, runsNow, pagesNow) {
     key.replaceChildren(...[...groups().keys()].slice(0, 24).map((name, i) => el("span", {}, el("span", { class: "swatch", style: { background: colourOf(i) } }), name)));
   }
 
-  return { ids: () => members().map((run) => run.id), update: load };
+  return { needs: ["metrics.csv", "evaluations.csv", "result.json"], ids: () => members().map((run) => run.id), update: load };
 }
 
 // The mean over curves, where all of them have values.
