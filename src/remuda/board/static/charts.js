@@ -3,6 +3,7 @@ import { el, save, setAttribute, short, span, svg } from "./dom.js";
 
 const LEFT = 56, RIGHT = 12, TOP = 8, BOTTOM = 30;
 const STEPS = 16; // axes grow in steps of a sixteenth at most: between two of them only the ends of lines are new
+const TAIL = 24; // points
 let charts = 0;
 
 export class Chart {
@@ -113,8 +114,9 @@ export class Chart {
 
   makeLine(own) {
     const node = own.dots ? svg("g", {}) : svg("path", { "stroke-linejoin": "round", "data-series": own.name });
-    this.group.append(node);
-    return { name: own.name, dots: own.dots, node, x: [], y: [], pieces: [] };
+    const tail = own.dots ? null : svg("path", { "stroke-linejoin": "round", "data-tail": own.name });
+    this.group.append(...[node, tail].filter(Boolean));
+    return { name: own.name, dots: own.dots, node, tail, x: [], y: [], pieces: [], split: 0 };
   }
 
   isShown(v) { return v !== null && v !== undefined && !(this.log.y && v <= 0); }
@@ -133,19 +135,27 @@ export class Chart {
   }
 
   line(line, own) {
-    const { x, y } = this.scale, { pieces, node } = line, count = own.x.length, isAt = (i) => this.isShown(own.y[i]) && own.x[i] !== null && !(this.log.x && own.x[i] <= 0);
-    setAttribute(node, "stroke", own.colour);
-    setAttribute(node, "stroke-width", own.width || 1.2);
-    setAttribute(node, "stroke-opacity", own.opacity ?? 1);
+    const { x, y } = this.scale, { pieces, node, tail } = line, count = own.x.length, isAt = (i) => this.isShown(own.y[i]) && own.x[i] !== null && !(this.log.x && own.x[i] <= 0);
+    for (const part of [node, tail]) {
+      setAttribute(part, "stroke", own.colour);
+      setAttribute(part, "stroke-width", own.width || 1.2);
+      setAttribute(part, "stroke-opacity", own.opacity ?? 1);
+      setAttribute(part, "stroke-linecap", count === 1 ? "round" : "butt"); // a single point is a line of no length, which round ends make a disc
+    }
     let first = 0;
     while (first < count && first < pieces.length && line.x[first] === own.x[first] && line.y[first] === own.y[first]) first++;
     if (first === count && count === pieces.length && count) return;
+    const isNew = !pieces.length;
     pieces.length = first;
     for (let i = first; i < count; i++) pieces.push(isAt(i) ? `${i && isAt(i - 1) ? "L" : "M"}${x(own.x[i]).toFixed(1)} ${y(own.y[i]).toFixed(1)}` : "");
     [line.x, line.y] = [own.x, own.y];
-    // A single point is a line of no length, which round ends make a disc.
-    setAttribute(node, "stroke-linecap", count === 1 ? "round" : "butt");
-    node.setAttribute("d", (pieces.join("") || "M0 0") + (count === 1 ? "h.01" : ""));
+    // The browser draws anew the whole box of a path that changes, so the end that changes is a path of its own.
+    if (isNew || first < line.split || count - line.split > 3 * TAIL) {
+      line.split = Math.max(0, Math.min(first || count, count - TAIL));
+      node.setAttribute("d", (pieces.slice(0, line.split).join("") || "M0 0") + (count === 1 ? "h.01" : ""));
+    }
+    const from = Math.max(0, line.split - 1);
+    tail.setAttribute("d", pieces.slice(from).join("").replace(/^L/, "M") + (count === 1 ? "h.01" : ""));
   }
 
   words() {
