@@ -25,8 +25,8 @@ LOOK_SHARE = 0.005
 """The folder is searched for runs in this share of the time at most; runs that the page shows are looked at each time."""
 ALIVE_S = 20.0
 """An empty line is sent after this time, to find out whether the page is still there."""
-MAX_CURVES = 200
-TABLES = ("metrics.csv", "evaluations.csv", "system.csv")
+MAX_METRICS = 200
+CURVES = ("metrics.csv", "evaluations.csv")
 SENT = ("step", "from", "agent_count", "x", "mean", "agents", "error")
 
 
@@ -42,10 +42,10 @@ class _Sent:
 
 @dataclass
 class Wish:
-    """What a page shows: these runs, and of them these curves."""
+    """What a page shows: these runs, and of them these metrics, while training and in evaluations."""
 
     ids: list[str]
-    curves: list[tuple[str, str]]  # table and metric
+    metrics: list[str]
     once: set[str]  # metrics of charts that are out of sight
     x: str
     points: int
@@ -55,13 +55,11 @@ class Wish:
     def read(cls, text: str) -> Wish:
         """From a request; ValueError, TypeError or KeyError if it is none."""
         wish = json.loads(text)
-        curves = [(str(table), str(metric)) for table, metric in wish.get("curves", [])][:MAX_CURVES]
-        if any(table not in TABLES for table, _ in curves):
-            raise KeyError("table")
+        metrics = [str(metric) for metric in wish.get("metrics", [])][:MAX_METRICS]
         ranges = {str(metric): (float(first), float(last)) for metric, (first, last) in wish.get("ranges", {}).items()}
-        ids = [str(name) for name in wish.get("ids", [])][:MAX_CURVES]
+        ids = [str(name) for name in wish.get("ids", [])][:MAX_METRICS]
         once = {str(metric) for metric in wish.get("once", [])}
-        return cls(ids, curves, once, str(wish.get("x", "episodes")), int(wish.get("points", 400)), ranges)
+        return cls(ids, metrics, once, str(wish.get("x", "episodes")), int(wish.get("points", 400)), ranges)
 
 
 @dataclass
@@ -79,14 +77,15 @@ class Follower:
 
     def changes(self) -> dict[str, Any]:
         """What is new; empty if nothing is."""
+        before = dict(self._runs)
         news = self._changed_runs()
-        changed = {run["id"] for run in news.get("runs", [])}
         curves = [
             found
             for name in self.wish.ids
             if name in self._runs
-            for table, metric in self.wish.curves
-            if (found := self._changed_curve(name, table, metric, name in changed)) is not None
+            for table in _changed_files(before.get(name), self._runs[name])
+            for metric in self.wish.metrics
+            if (found := self._changed_curve(name, table, metric)) is not None
         ]
         return news | {"curves": curves} if curves else news
 
@@ -113,10 +112,10 @@ class Follower:
         self._runs |= {run["id"]: run for run in changed}
         return {"runs": changed} if changed else {}
 
-    def _changed_curve(self, name: str, table: str, metric: str, changed: bool) -> dict[str, Any] | None:
+    def _changed_curve(self, name: str, table: str, metric: str) -> dict[str, Any] | None:
         key = (name, table, metric)
         sent = self._curves.setdefault(key, _Sent())
-        if sent.rows >= 0 and (not changed or metric in self.wish.once):
+        if sent.rows >= 0 and metric in self.wish.once:
             return None
         first, last = self.wish.ranges.get(metric, (-np.inf, np.inf))
         asked = CurveRequest(name, table, metric, self.wish.x, first, last, self.wish.points)
@@ -128,3 +127,10 @@ class Follower:
         sent.step, sent.complete = found["step"], found["inside"] // found["step"]
         sent.rows, sent.reading = found["inside"], found["reading"]
         return {"id": name, "table": table, "metric": metric, **{part: found[part] for part in SENT}}
+
+
+def _changed_files(before: dict[str, Any] | None, now: dict[str, Any]) -> list[str]:
+    """Tables of a run that are other than they were; a stamp has a word for each file."""
+    words = zip(WATCHED, (before["stamp"] if before else "").split("-"), now["stamp"].split("-"), strict=False)
+    changed = {file for file, old, new in words if old != new} if before else set(CURVES)
+    return [table for table in CURVES if table in changed]

@@ -28,7 +28,7 @@ import numpy as np
 
 from remuda.board import control, files
 from remuda.board.catalogue import Catalogue
-from remuda.board.follow import ALIVE_S, EVERY_S, LOOK_S, TABLES, Follower, Wish
+from remuda.board.follow import ALIVE_S, EVERY_S, LOOK_S, Follower, Wish
 from remuda.board.studies import study_view
 from remuda.board.tables import ColumnCache, CurveRequest, curve
 from remuda.board.tokens import new_token
@@ -52,6 +52,7 @@ PAGE_POLICY = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src d
 MAX_BODY = 1 << 12
 MIN_ZIPPED = 20_000
 """Bytes from which an answer is compressed: below that it takes more time than it saves."""
+TABLES = ("metrics.csv", "evaluations.csv", "system.csv")
 COOKIE = "remuda-board"
 
 

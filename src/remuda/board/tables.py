@@ -7,9 +7,10 @@ import itertools
 import os
 import threading
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,7 +38,13 @@ class _Growing:
     length: int = 0
     buffer: Column = field(default_factory=lambda: np.zeros(0))  # longer than the column, so that few rows cost little
 
+    def restart(self, reading: int, inode: int, offset: int, index: int) -> None:
+        """Forget the values; the array is not used again, for others may read it now."""
+        self.reading, self.inode, self.offset, self.index = reading, inode, offset, index
+        self.length, self.buffer = 0, np.zeros(0)
+
     def append(self, values: Column) -> None:
+        """Add values of rows that were written since."""
         end = self.length + len(values)
         if end > len(self.buffer):
             longer = np.empty(max(2 * len(self.buffer), end))
@@ -63,14 +70,23 @@ class ColumnCache:
 
     def column(self, run: str, file: str, name: str) -> Column:
         """A column as numbers, nan where there is none; empty if the table does not have it."""
+        return self.columns(run, file, (name,))[0]
+
+    def columns(self, run: str, file: str, names: Sequence[str]) -> list[Column]:
+        """Several columns of a table, with one look at its file: opening it takes as long as reading a few rows."""
         with self._lock:
-            key = (run, file, name)
-            column = self._columns.setdefault(key, _Growing())
-            self._columns.move_to_end(key)
-            while len(self._columns) > MAX_COLUMNS:
+            found = [self._columns.setdefault((run, file, name), _Growing()) for name in names]
+            for name in names:
+                self._columns.move_to_end((run, file, name))
+            while len(self._columns) > max(MAX_COLUMNS, len(names)):
                 self._columns.popitem(last=False)
-            self._grow(column, run, file, name)
-            return column.buffer[: column.length]
+            try:
+                with files.opened(self.root, run, file) as stream:
+                    self._grow(dict(zip(names, found, strict=True)), stream)
+            except OSError:
+                for column in found:
+                    column.restart(next(self._readings), 0, 0, -1)
+            return [column.buffer[: column.length] for column in found]
 
     def reading(self, run: str, file: str, name: str) -> int:
         """A number that changes when a column was read anew, because its file was written anew."""
@@ -78,30 +94,28 @@ class ColumnCache:
             found = self._columns.get((run, file, name))
             return found.reading if found is not None else 0
 
-    def _grow(self, column: _Growing, run: str, file: str, name: str) -> None:
-        try:
-            with files.opened(self.root, run, file) as stream:
-                state = os.fstat(stream.fileno())
-                if state.st_ino != column.inode or state.st_size < column.offset:
-                    # A new file: a run that goes on writes its tables anew.
-                    head = stream.readline(1 << 16)
-                    header = next(iter(csv.reader([head.decode("utf-8", "replace").strip()])), [])
-                    index = header.index(name) if name in header else -1
-                    column.inode, column.offset, column.index = state.st_ino, len(head), index
-                    column.reading = next(self._readings)
-                    column.length, column.buffer = 0, np.zeros(0)  # not the old array: others may read it now
-                if column.index < 0:
-                    return
-                stream.seek(column.offset)
-                while chunk := stream.read(CHUNK):
-                    end = chunk.rfind(b"\n") + 1
-                    if not end:
-                        break
+    def _grow(self, columns: dict[str, _Growing], stream: BinaryIO) -> None:
+        state = os.fstat(stream.fileno())
+        for name, column in columns.items():
+            if state.st_ino != column.inode or state.st_size < column.offset:
+                # A new file: a run that goes on writes its tables anew.
+                stream.seek(0)
+                head = stream.readline(1 << 16)
+                header = next(iter(csv.reader([head.decode("utf-8", "replace").strip()])), [])
+                index = header.index(name) if name in header else -1
+                column.restart(next(self._readings), state.st_ino, len(head), index)
+        there = [column for column in columns.values() if column.index >= 0]
+        for offset in sorted({column.offset for column in there}):
+            behind = [column for column in there if column.offset == offset]
+            stream.seek(offset)
+            while chunk := stream.read(CHUNK):
+                end = chunk.rfind(b"\n") + 1
+                if not end:
+                    break
+                for column in behind:
                     column.append(_numbers(chunk[:end], column.index))
                     column.offset += end
-                    stream.seek(column.offset)
-        except OSError:
-            column.inode, column.offset, column.length, column.buffer = 0, 0, 0, np.zeros(0)
+                stream.seek(behind[0].offset)
 
 
 def _numbers(chunk: bytes, index: int) -> Column:
@@ -145,13 +159,13 @@ def curve(cache: ColumnCache, asked: CurveRequest, step: int = 0, known: int = 0
     are so many that the step is doubled. Who has the first `known` points of a step gets only those after them: `from` is
     the number of the first one.
     """
-    values = cache.column(asked.run, asked.table, asked.metric)
-    x = cache.column(asked.run, asked.table, asked.x)
-    agents = _agents(cache.column(asked.run, asked.table, "agent")) if asked.table != "system.csv" else 1
+    names = (asked.metric, asked.x, "agent", f"{asked.metric}_se")
+    values, x, agent, errors = cache.columns(asked.run, asked.table, names)
+    agents = _agents(agent) if asked.table != "system.csv" else 1
     rows = min(len(values), len(x)) // agents
     table = values[: rows * agents].reshape(rows, agents)
     at = x[: rows * agents : agents]
-    errors = cache.column(asked.run, asked.table, f"{asked.metric}_se")[: rows * agents]
+    errors = errors[: rows * agents]
     inside = (at >= asked.first) & (at <= asked.last) & np.isfinite(at)
     if not inside.all():
         table, at = table[inside], at[inside]
@@ -168,7 +182,7 @@ def curve(cache: ColumnCache, asked: CurveRequest, step: int = 0, known: int = 0
         "inside": first * own_step + len(at),
         "step": own_step,
         "from": first,
-        "x": six_digits(_means(at[:, None], edges)[:, 0]),
+        "x": [],
         "mean": [],
         "low": [],
         "high": [],
@@ -179,11 +193,14 @@ def curve(cache: ColumnCache, asked: CurveRequest, step: int = 0, known: int = 0
         return result
     means = _means(table, edges)
     with np.errstate(all="ignore"):
-        result["mean"] = six_digits(_mean_known(means))
-        result["low"] = six_digits(np.fmin.reduceat(np.fmin.reduce(table, axis=1), edges))
-        result["high"] = six_digits(np.fmax.reduceat(np.fmax.reduce(table, axis=1), edges))
-    if agents > 1:
-        result["agents"] = [six_digits(means[:, agent]) for agent in range(shown)]
+        low, high = np.fmin.reduce(table, axis=1), np.fmax.reduce(table, axis=1)
+        parts = (
+            _means(at[:, None], edges)[:, 0], _mean_known(means), np.fmin.reduceat(low, edges),
+            np.fmax.reduceat(high, edges), *(means[:, :shown].T if agents > 1 else ()),
+        )  # fmt: skip
+    numbers = six_digits(np.concatenate(parts))
+    lists = [numbers[first : first + len(edges)] for first in range(0, len(numbers), len(edges))]
+    result["x"], result["mean"], result["low"], result["high"], *result["agents"] = lists
     if len(errors) == rows * agents and own_step == 1:
         result["error"] = six_digits(1.96 * _mean_known(errors.reshape(rows, agents)[inside][first:]))
     return result

@@ -209,7 +209,7 @@ function curvesView(panel) {
   function wish() {
     const isDrawn = (metric) => chosen().every((id) => data.has(keyOf(id, "metrics.csv", metric)));
     const metrics = [...charts.keys()].filter((metric) => charts.get(metric).visible || !isDrawn(metric));
-    return { x: state.x, points: state.metric ? MANY_POINTS : POINTS, curves: metrics.flatMap((metric) => [["metrics.csv", metric], ["evaluations.csv", metric]]),
+    return { x: state.x, points: state.metric ? MANY_POINTS : POINTS, metrics,
       once: metrics.filter((metric) => !charts.get(metric).visible), ranges: Object.fromEntries(metrics.filter((metric) => charts.get(metric).range).map((metric) => [metric, charts.get(metric).range])) };
   }
 
