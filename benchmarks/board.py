@@ -2,9 +2,10 @@
 
 python -m benchmarks board
 
-The page is opened in Chromium on the same machine (`make browser`), its curves in sight; or, to see what the server
-alone takes, the same requests are made without a browser. Then a row is written and looked for in the curve, a folder
-of 500 runs is opened, and a run of a million rows.
+The page is opened in Chromium on the same machine (`make browser`), its curves in sight. A phase with the page comes in
+turns with two without it: their ratio says how much of a difference is chance. The training has no evaluations and
+checkpoints, which take seconds and would fall into one phase and not into the other. Then a row is written and looked
+for in the curve, a folder of 500 runs is opened, and a run of a million rows.
 """
 
 from __future__ import annotations
@@ -15,13 +16,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 from urllib.request import urlopen
 
 import numpy as np
@@ -31,8 +30,10 @@ from numpy.typing import NDArray
 from remuda.core.machine import CpuClock, machine, tree_cpu_s
 from remuda.runs.describe import last_rows
 
-PHASE_S, PAIRS, RUNS, ROWS, WRITES = 10.0, 9, 500, 250_000, 12
-METRICS = ("return", "gems", "food", "bones", "bumps", "loss", "grad_norm", "epsilon")
+PHASE_S, TURNS, RUNS, ROWS, WRITES = 6.0, 24, 500, 250_000, 12
+OPENING_S, CLOSING_S = 2.0, 1.0
+"""Left out at the beginning of a phase: what is asked for is the cost of a page that is open."""
+QUIET = ("total_episodes=10000000", "evaluate_every=0", "checkpoint_every=10000000", "checkpoint_every_s=1000000")
 
 
 def main() -> None:
@@ -45,7 +46,7 @@ def main() -> None:
         root = Path(name)
         chromium = shutil.which("chromium") or shutil.which("google-chrome")
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
-        training = _start("train", "treasurehunt", "total_episodes=10000000", "--out", str(root / "run"))
+        training = _start("train", "treasurehunt", *QUIET, "--out", str(root / "run"))
         board = subprocess.Popen(
             [sys.executable, "-m", "remuda", "board", str(root), "--no-open", "--port", "0"],
             stdout=subprocess.PIPE, text=True,
@@ -54,9 +55,9 @@ def main() -> None:
             assert board.stdout is not None
             address = board.stdout.readline().split(" at ")[1].split(" ")[0]
             _wait_for_rows(root / "run")
-            _count_cores(board.pid, browser, f"{address}#run=run&tab=curves")
-            _compare(root / "run", "open in Chromium", lambda: _opened(browser, f"{address}#run=run&tab=curves"), PAIRS)
-            _compare(root / "run", "asked for by a program", lambda: _asking(address), PAIRS // 2)
+            _count_cores(board.pid, browser, f"{address}#run=run&tab=curves", "an open page")
+            _count_cores(board.pid, browser, f"{address}#run=run&tab=herd", "a page on which a film plays")
+            _compare(root / "run", browser, f"{address}#run=run&tab=curves")
         finally:
             training.terminate()
             training.wait()
@@ -77,17 +78,17 @@ def _start(*words: str) -> subprocess.Popen[bytes]:
     )
 
 
-def _count_cores(board: int, browser: Any, address: str) -> None:
+def _count_cores(board: int, browser: Any, address: str, what: str) -> None:
     """Processor time of an open page, which other programs disturb less than they disturb a rate."""
     with _opened(browser, address):
-        time.sleep(PHASE_S / 2)
+        time.sleep(OPENING_S)
         before, began = _processor_seconds(board), time.perf_counter()
-        time.sleep(2 * PHASE_S)
+        time.sleep(3 * PHASE_S)
         used = _processor_seconds(board) - before
         cores = used / (time.perf_counter() - began)
     total = os.cpu_count() or 1
     print(
-        f"an open page takes {cores[0]:.3f} cores in Chromium and {cores[1]:.3f} in the server, "
+        f"{what} takes {cores[0]:.3f} cores in Chromium and {cores[1]:.3f} in the server, "
         f"{cores.sum() / total:.1%} of {total} cores"
     )
 
@@ -101,30 +102,35 @@ def _processor_seconds(board: int) -> NDArray[np.float64]:
 def _wait_for_rows(run: Path) -> None:
     while not (run / "metrics.csv").exists() or not last_rows(run / "metrics.csv"):
         time.sleep(0.5)
-    time.sleep(PHASE_S)
+    time.sleep(2 * PHASE_S)
 
 
-def _compare(run: Path, how: str, look: Any, pairs: int) -> None:
-    """With and without the page, in turns; each pair gives a ratio of rates."""
-    ratios = []
-    for pair in range(pairs):
-        rates: dict[bool, float] = {}
-        for is_open in (pair % 2 == 0, pair % 2 == 1):
-            if is_open:
-                with look():
-                    rates[is_open] = _rate(run)
+def _compare(run: Path, browser: Any, address: str) -> None:
+    """One phase with the page and two without, in every order in turn."""
+    rates = np.zeros((TURNS, 3))  # with, without, without again
+    for turn in range(TURNS):
+        for phase in np.roll(range(3), turn):
+            if phase == 0:
+                with _opened(browser, address):
+                    rates[turn, phase] = _rate(run, OPENING_S)
             else:
-                rates[is_open] = _rate(run)
-        ratios.append(rates[True] / rates[False])
+                rates[turn, phase] = _rate(run, CLOSING_S)
+    _print_ratio("with the page open in Chromium ÷ without", rates[:, 0] / rates[:, 1:].mean(axis=1))
+    _print_ratio("without ÷ without, which is chance", rates[:, 1] / rates[:, 2])
+
+
+def _print_ratio(what: str, ratios: NDArray[np.float64]) -> None:
     low, high = np.percentile(ratios, [25, 75])
+    error = np.std(ratios, ddof=1) / len(ratios) ** 0.5
     print(
-        f"rate with the page {how} ÷ without: median {np.median(ratios):.3f} ({low:.3f} to {high:.3f}, its middle "
-        f"half), mean {np.mean(ratios):.3f} ± {np.std(ratios, ddof=1) / len(ratios) ** 0.5:.3f}, {pairs} pairs"
+        f"rate {what}: mean {np.mean(ratios):.3f} ± {error:.3f} (standard error), "
+        f"median {np.median(ratios):.3f} ({low:.3f} to {high:.3f}, its middle half), {len(ratios)} turns"
     )
 
 
-def _rate(run: Path) -> float:
+def _rate(run: Path, left_out_s: float) -> float:
     """Episodes per second over a phase, by the clock of the run."""
+    time.sleep(left_out_s)
     first = last_rows(run / "metrics.csv")[-1]
     time.sleep(PHASE_S)
     last = last_rows(run / "metrics.csv")[-1]
@@ -135,30 +141,9 @@ def _rate(run: Path) -> float:
 def _opened(browser: Any, address: str) -> Iterator[None]:
     page = browser.new_page(viewport={"width": 1280, "height": 900})
     page.goto(address)
-    page.wait_for_selector(".chart path")
+    page.wait_for_selector(".chart path, .scores li", state="attached")
     yield
     page.close()
-
-
-@contextmanager
-def _asking(address: str) -> Iterator[None]:
-    done = threading.Event()
-    thread = threading.Thread(target=_ask, args=(address, done))
-    thread.start()
-    yield
-    done.set()
-    thread.join()
-
-
-def _ask(address: str, done: threading.Event) -> None:
-    """Ask for what a page with the curves asks for, every second."""
-    while not done.wait(1.0):
-        for path in ("api/runs", "api/run?id=run", "api/system?id=run", *map(_curve, METRICS)):
-            urlopen(address + path).read()
-
-
-def _curve(metric: str) -> str:
-    return f"api/curve?id=run&table=metrics.csv&metric={quote(metric)}"
 
 
 def _follow(root: Path, address: str, browser: Any) -> None:
@@ -170,7 +155,7 @@ def _follow(root: Path, address: str, browser: Any) -> None:
     table.write_text("round,episodes,agent_steps,wall_s,group,agent,player,return\n1,1,1,1,all,0,iqn,0\n")
     page = browser.new_page(viewport={"width": 1280, "height": 900})
     page.goto(f"{address}#run=followed&tab=curves")
-    line = "[data-series='mean of the herd']"
+    line = "[data-tail='mean of the herd']"  # its newest points
     page.wait_for_selector(line, state="attached")
     times = []
     for row in range(2, WRITES + 2):

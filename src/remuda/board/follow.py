@@ -22,7 +22,7 @@ EVERY_S = 1.6
 LOOK_S = 0.4
 """Between two looks at the files while nothing changes."""
 LOOK_SHARE = 0.005
-"""The folder is searched for runs in this share of the time at most; runs that the page shows are looked at each time."""
+"""The folder is searched for runs in at most this share of the time; runs on the page are looked at each time."""
 ALIVE_S = 20.0
 """An empty line is sent after this time, to find out whether the page is still there."""
 MAX_METRICS = 200

@@ -155,9 +155,9 @@ class CurveRequest:
 def curve(cache: ColumnCache, asked: CurveRequest, step: int = 0, known: int = 0) -> dict[str, Any]:
     """A metric against x: mean, smallest and largest per point, and the mean of each agent.
 
-    A point is the mean of `step` rows, a power of two, so that points stay what they are while rows are added, until there
-    are so many that the step is doubled. Who has the first `known` points of a step gets only those after them: `from` is
-    the number of the first one.
+    A point is the mean of `step` rows, a power of two: points stay what they are while rows are added, until there are
+    so many that the step is doubled. Whoever has the first `known` points at this step gets only those after them; `from`
+    is the number of the first one.
     """
     names = (asked.metric, asked.x, "agent", f"{asked.metric}_se")
     values, x, agent, errors = cache.columns(asked.run, asked.table, names)

@@ -1,5 +1,5 @@
 // Plays films: the grid, network or pictures of one episode on a canvas, several side by side with common controls.
-import { ask, colour, el, short } from "./dom.js";
+import { ask, colour, el, setText, short } from "./dom.js";
 
 const FACING = [[0, -1], [0, 1], [-1, 0], [1, 0]]; // up, down, left, right
 const MAX_CELLS = 4_000_000;
@@ -177,7 +177,7 @@ export class Stage {
     this.run = run;
     this.index = 0;
     this.playing = !matchMedia("(prefers-reduced-motion: reduce)").matches;
-    this.before = 0;
+    this.gone = new AbortController();
     this.sides = [this.side("before"), this.side("now")];
     this.play = el("button", { type: "button", id: "play", onclick: () => this.toggle() });
     this.speed = el("select", { id: "speed", "aria-label": "turns per second" }, [2, 4, 8, 16, 32].map((n) => el("option", { value: n, selected: n === 8 }, `${n} turns/s`)));
@@ -185,14 +185,19 @@ export class Stage {
     this.turn = el("span", { class: "soft", id: "turn" });
     this.legend = el("div", { class: "legend" });
     this.root = el("div", {}, el("div", { class: "bar" }, this.play, this.scrub, this.turn, this.speed), this.legend, el("div", { class: "stage" }, this.sides.map((side) => side.root)));
-    // A timer and not every frame of the screen: a page that waits costs nothing.
-    this.tick = () => {
-      if (this.shown && !this.root.isConnected) return;
+    document.addEventListener("visibilitychange", () => this.run(), { signal: this.gone.signal });
+    this.run();
+  }
+
+  // A timer and not every frame of the screen; none while the film stands still or nobody sees it: a page that waits costs nothing.
+  run() {
+    clearTimeout(this.timer);
+    if (this.playing && !document.hidden) this.timer = setTimeout(() => {
+      if (this.shown && !this.root.isConnected) { this.gone.abort(); return; } // another tab is shown
       this.shown ||= this.root.isConnected;
       this.step();
-      setTimeout(this.tick, this.playing ? 1000 / Number(this.speed.value) : 200);
-    };
-    setTimeout(this.tick, 0);
+      this.run();
+    }, 1000 / Number(this.speed.value));
   }
 
   side(name) {
@@ -226,7 +231,7 @@ export class Stage {
     this.show(this.index);
   }
 
-  toggle() { this.playing = !this.playing; if (this.playing && this.index >= Number(this.scrub.max)) this.index = 0; this.show(this.index); }
+  toggle() { this.playing = !this.playing; if (this.playing && this.index >= Number(this.scrub.max)) this.index = 0; this.show(this.index); this.run(); }
 
   step() {
     if (!this.playing) return;
@@ -239,7 +244,7 @@ export class Stage {
   show(index) {
     this.index = index;
     this.scrub.value = String(index);
-    this.play.textContent = this.playing ? "❚❚ pause" : "▶ play";
+    setText(this.play, this.playing ? "❚❚ pause" : "▶ play");
     for (const side of this.sides) {
       if (!side.film) continue;
       side.film.draw(side.canvas, index);
@@ -247,7 +252,7 @@ export class Stage {
       const total = scores.reduce((sum, own) => sum + own, 0);
       side.canvas.setAttribute("aria-label", `${side.film.data.game}, ${side.name}, turn ${turn.turn}, return of the herd ${short(total)}`);
       this.fill(side, scores, total, turn.agents && new Set(turn.agents.map(([number]) => number)));
-      side.lines.textContent = (turn.lines || []).join(" · ");
+      setText(side.lines, (turn.lines || []).join(" · "));
       if (side.name === "now") this.turn.textContent = `turn ${turn.turn} of ${(side.film.turns[side.film.last] || {}).turn}`;
     }
   }
@@ -261,7 +266,7 @@ export class Stage {
       side.scores.replaceChildren(...side.cells.map((cell, i) => el("li", {}, el("span", { class: "dot", style: { background: film.colours[i] } }, i), ` ${film.agents[i]} `, cell)),
         ...(scores.length > 1 ? [el("li", {}, `herd of ${scores.length} `, side.total)] : []));
     }
-    side.cells.forEach((cell, i) => { cell.textContent = (scores[i] ?? 0).toFixed(1); cell.parentNode.classList.toggle("away", Boolean(here) && !here.has(i)); });
-    side.total.textContent = total.toFixed(1);
+    side.cells.forEach((cell, i) => { setText(cell, (scores[i] ?? 0).toFixed(1)); cell.parentNode.classList.toggle("away", Boolean(here) && !here.has(i)); });
+    setText(side.total, total.toFixed(1));
   }
 }
