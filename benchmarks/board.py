@@ -58,16 +58,15 @@ def main() -> None:
             _count_cores(board.pid, browser, f"{address}#run=run&tab=curves", "an open page")
             _count_cores(board.pid, browser, f"{address}#run=run&tab=herd", "a page on which a film plays")
             _compare(root / "run", browser, f"{address}#run=run&tab=curves")
-        finally:
             training.terminate()
             training.wait()
-        try:
             _follow(root, address, browser)
             _open_many(root, address, browser)
             _open_long(root, address, browser)
         finally:
-            board.terminate()
-            board.wait()
+            for process in (training, board):
+                process.terminate()
+                process.wait()
             browser.close()
     print(CpuClock.now().disturbance_since(began) or "nothing else ran meanwhile")
 

@@ -225,6 +225,17 @@ def test_the_film_plays_pauses_and_is_scrubbed(page: Page, address: str, trainin
     expect(page.locator("#version-now")).to_have_value(re.compile("[1-9]"))  # an evaluated version, when there is one
 
 
+def test_a_film_rests_when_nobody_touches_the_page(page: Page, address: str) -> None:
+    page.clock.install()
+    page.goto(f"{address}#run=ended&tab=herd")
+    turn = page.locator("#turn")
+    expect(turn).to_contain_text("of 12")
+    page.clock.fast_forward(121_000)
+    expect(turn).to_have_text("rests until the page is touched")
+    page.mouse.move(300, 300)
+    expect(turn).to_contain_text("of 12")
+
+
 def test_two_runs_lie_over_each_other(page: Page, address: str, training: Any) -> None:
     page.goto(f"{address}#run=live&tab=curves")
     page.get_by_label("put ended into the curves").check()
@@ -325,7 +336,7 @@ def test_a_phone_shows_everything_without_scrolling_sideways(page: Page, address
     expect(page.locator(f"#tab-{tab}")).to_have_attribute("aria-selected", "true")
     expect(page.locator(CONTENT[tab]).first).to_be_visible()
     if tab == "herd":
-        wait_until(page, "() => document.getElementById('film-now').width > 390")  # drawn, and larger than the screen
+        expect(page.locator("#film-now")).to_have_attribute("aria-label", re.compile("turn"))  # drawn
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 

@@ -2,7 +2,8 @@
 import { ask, colour, el, setText, short } from "./dom.js";
 
 const FACING = [[0, -1], [0, 1], [-1, 0], [1, 0]]; // up, down, left, right
-const MAX_CELLS = 4_000_000;
+const MAX_CELLS = 4_000_000, MIN_CELL = 4;
+const REST_MS = 120_000; // a film that plays takes four times what curves take: it rests when nobody has touched the page for so long
 
 export class Film {
   constructor(data) {
@@ -36,6 +37,7 @@ export class Film {
 
   reset() {
     this.at = -1;
+    this.looks ||= []; // of each cell on the canvas
     this.cells = new Uint8Array(this.grid ? this.rows * this.cols : 0);
     this.boxes = [];
   }
@@ -59,28 +61,33 @@ export class Film {
     else this.drawPicture(canvas, turn);
   }
 
+  // Cells that look as they did are left as they are: at eight turns a second a whole grid is most of a page's cost.
   drawGrid(canvas, turn) {
-    const cell = Math.max(8, Math.floor(720 / Math.max(this.rows, this.cols)));
-    const pen = sized(canvas, this.cols * cell, this.rows * cell);
-    const floor = this.kinds[0].colour;
+    const cell = cellSize(canvas, this.rows, this.cols), wide = this.cols * cell, high = this.rows * cell;
+    if (canvas.width !== wide || canvas.height !== high) this.looks = [];
+    const pen = sized(canvas, wide, high), above = new Map();
+    canvas.style.width = `${wide / devicePixelRatio}px`; // a point of the canvas is one of the screen, so that nothing is scaled
+    const add = (row, col, thing) => { const at = row * this.cols + col; if (!above.has(at)) above.set(at, []); above.get(at).push(thing); };
+    for (const [row, col, shade] of turn.beams || []) add(row, col, { beam: colour(shade) });
+    for (const [number, row, col, facing, ring] of turn.agents || []) add(row, col, { number, facing, ring });
     for (let i = 0; i < this.cells.length; i++) {
-      const kind = this.kinds[this.cells[i]] || this.kinds[0];
-      const x = (i % this.cols) * cell, y = Math.floor(i / this.cols) * cell;
-      pen.fillStyle = kind.shape === "cell" ? kind.colour : floor;
-      pen.fillRect(x, y, cell, cell);
-      if (cell >= 12) { pen.strokeStyle = "rgb(0 0 0 / 6%)"; pen.strokeRect(x + .5, y + .5, cell - 1, cell - 1); }
+      const things = above.get(i), look = things ? `${this.cells[i]} ${JSON.stringify(things)}` : this.cells[i];
+      if (this.looks[i] === look) continue;
+      this.looks[i] = look;
+      this.drawCell(pen, i, cell, things || []);
     }
-    for (const [row, col, shade] of turn.beams || []) {
-      pen.fillStyle = colour(shade) + "a5";
-      pen.fillRect(col * cell, row * cell, cell, cell);
-    }
-    for (let i = 0; i < this.cells.length; i++) {
-      const kind = this.kinds[this.cells[i]];
-      if (kind && kind.shape !== "cell") item(pen, kind, (i % this.cols + .5) * cell, (Math.floor(i / this.cols) + .5) * cell, cell);
-    }
-    for (const [number, row, col, facing, ring] of turn.agents || []) {
-      agent(pen, number, this.colours[number] || "#888888", (col + .5) * cell, (row + .5) * cell, cell, facing, ring);
-    }
+  }
+
+  drawCell(pen, i, cell, things) {
+    const kind = this.kinds[this.cells[i]] || this.kinds[0], isGround = kind.shape === "cell";
+    const x = (i % this.cols) * cell, y = Math.floor(i / this.cols) * cell, middle = [x + cell / 2, y + cell / 2];
+    pen.fillStyle = isGround ? kind.colour : this.kinds[0].colour;
+    pen.fillRect(x, y, cell, cell);
+    pen.lineWidth = 1;
+    if (cell >= 12) { pen.strokeStyle = "rgb(0 0 0 / 6%)"; pen.strokeRect(x + .5, y + .5, cell - 1, cell - 1); }
+    for (const { beam } of things) if (beam) { pen.fillStyle = beam + "a5"; pen.fillRect(x, y, cell, cell); }
+    if (!isGround) item(pen, kind, ...middle, cell);
+    for (const { number, facing, ring } of things) if (number !== undefined) agent(pen, number, this.colours[number] || "#888888", ...middle, cell, facing, ring);
   }
 
   drawBoxes(canvas) {
@@ -129,6 +136,12 @@ export class Film {
   }
 }
 
+// Points that a cell has at the size at which the canvas is shown.
+function cellSize(canvas, rows, cols) {
+  const wide = Math.max(120, canvas.parentNode.clientWidth - 28), high = Math.max(120, innerHeight * .58);
+  return Math.max(MIN_CELL, Math.floor(Math.min(wide / cols, high / rows) * devicePixelRatio));
+}
+
 function sized(canvas, width, height) {
   if (canvas.width !== width || canvas.height !== height) { canvas.width = width; canvas.height = height; }
   return canvas.getContext("2d");
@@ -160,7 +173,7 @@ function sign(kind) {
 function agent(pen, number, shade, x, y, cell, facing, ring) {
   const way = FACING[facing];
   if (way) {
-    const [dx, dy] = way, tip = cell * .53, base = cell * .15, side = cell * .3;
+    const [dx, dy] = way, tip = cell * .5, base = cell * .15, side = cell * .3;
     pen.fillStyle = "#1d2733";
     pen.beginPath(); pen.moveTo(x + dx * tip, y + dy * tip);
     pen.lineTo(x + dx * base + dy * side, y + dy * base + dx * side); pen.lineTo(x + dx * base - dy * side, y + dy * base - dx * side); pen.fill();
@@ -185,18 +198,23 @@ export class Stage {
     this.turn = el("span", { class: "soft", id: "turn" });
     this.legend = el("div", { class: "legend" });
     this.root = el("div", {}, el("div", { class: "bar" }, this.play, this.scrub, this.turn, this.speed), this.legend, el("div", { class: "stage" }, this.sides.map((side) => side.root)));
-    document.addEventListener("visibilitychange", () => this.run(), { signal: this.gone.signal });
-    this.run();
+    const listen = (events, then) => events.forEach((name) => document.addEventListener(name, then, { signal: this.gone.signal, passive: true }));
+    listen(["visibilitychange"], () => this.schedule());
+    listen(["pointermove", "pointerdown", "keydown", "wheel"], () => { this.touched = performance.now(); if (this.resting) this.schedule(); });
+    this.touched = performance.now();
+    this.schedule();
   }
 
   // A timer and not every frame of the screen; none while the film stands still or nobody sees it: a page that waits costs nothing.
-  run() {
+  schedule() {
     clearTimeout(this.timer);
-    if (this.playing && !document.hidden) this.timer = setTimeout(() => {
+    this.resting = performance.now() - this.touched > REST_MS;
+    if (this.resting) setText(this.turn, "rests until the page is touched");
+    else if (this.playing && !document.hidden) this.timer = setTimeout(() => {
       if (this.shown && !this.root.isConnected) { this.gone.abort(); return; } // another tab is shown
       this.shown ||= this.root.isConnected;
       this.step();
-      this.run();
+      this.schedule();
     }, 1000 / Number(this.speed.value));
   }
 
@@ -231,7 +249,7 @@ export class Stage {
     this.show(this.index);
   }
 
-  toggle() { this.playing = !this.playing; if (this.playing && this.index >= Number(this.scrub.max)) this.index = 0; this.show(this.index); this.run(); }
+  toggle() { this.playing = !this.playing; if (this.playing && this.index >= Number(this.scrub.max)) this.index = 0; this.show(this.index); this.schedule(); }
 
   step() {
     if (!this.playing) return;
