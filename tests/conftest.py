@@ -33,7 +33,7 @@ Train = Callable[..., remuda.Run]
 
 HERE = Path(__file__).parent
 FOLDERS = (
-    "promises", "adapters", "board/test_browser.py", "games/test_cyborg.py", "studies/compare/test_compare.py",
+    "promises", "adapters", "board/test_browser", "games/test_cyborg.py", "studies/compare/test_compare.py",
     "studies/workflows/test_search.py", "engines/test_placements.py", "runs/test_trackers.py", "runs/test_session.py",
     "runs/test_folder.py", "runs/test_tables.py", "runs/test_trust.py", "runs/test_odd_places.py",
     "core/test_code_versions.py", "transport/test_leaks.py",

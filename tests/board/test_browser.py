@@ -18,12 +18,12 @@ from urllib.parse import urlsplit
 
 import psutil
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from browsing import HOSTILE, mean_line, wait_until
+from playwright.sync_api import Page, expect
 
 import remuda
 from remuda.board.server import Board, BoardServer
 
-PATIENCE_MS = 180_000
 CONTENT = {
     "herd": ".scores li",
     "curves": "path[data-series]",
@@ -32,49 +32,11 @@ CONTENT = {
     "plan": "tbody tr",
 }
 """What a tab shows when its answer has come."""
-HOSTILE = '<img src=x onerror="window.hacked=1">'
 SETTINGS = (
     "agents=2", "height=9", "width=9", "turns=20", "spawn=0.1", "layer=16", "quantiles=4", "acting_quantiles=4",
     "batch_size=8", "replay_size=512", "worlds=4", "total_episodes=1000000", "evaluate_every=40",
     "evaluate_episodes=4", "engine=vectorized", "device=cpu",
 )  # fmt: skip
-
-
-def chromium() -> str:
-    """The browser of this machine; a machine without one fails these tests, and does not skip them."""
-    for name in ("chromium", "chromium-browser", "google-chrome", "chrome"):
-        if found := shutil.which(name):
-            return found
-    raise AssertionError("there is no Chromium: `make browser` installs it")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        own = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox", "--disable-gpu"])
-        yield own
-        own.close()
-
-
-@pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory, trained: Any) -> Path:
-    """A folder with a run that has ended and one with hostile names."""
-    folder = tmp_path_factory.mktemp("board")
-    shutil.copytree(trained(pictures=True).path, folder / "ended")
-    hostile = folder / HOSTILE
-    shutil.copytree(folder / "ended", hostile)
-    for name in ("metrics.csv", "evaluations.csv"):
-        text = (hostile / name).read_text()
-        (hostile / name).write_text(text.replace("gems", "<script>window.hacked=1</script>", 1))
-    for film in (hostile / "films").iterdir():
-        content = json.loads(film.read_text())
-        content["agents"] = [HOSTILE] * 2
-        content["colours"] = ['red"><script>window.hacked=1</script>'] * 2
-        content["turns"][0]["lines"] = [HOSTILE]
-        film.write_text(json.dumps(content))
-    (hostile / "console.log").write_text(f"2026-01-01 00:00:00 failed {HOSTILE}\n")
-    (hostile / "config.yaml").write_text(f"game: '{HOSTILE}'\ntotal_episodes: 12\n")
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -88,47 +50,6 @@ def training(root: Path) -> Iterator[subprocess.Popen[bytes]]:
     yield process
     process.terminate()
     process.wait(120)
-
-
-@pytest.fixture(scope="module")
-def address(root: Path) -> Iterator[str]:
-    server = BoardServer(Board(root))
-    server.start()
-    yield server.url
-    server.shutdown()
-    server.server_close()
-
-
-@pytest.fixture
-def page(browser: Browser, address: str) -> Iterator[Page]:
-    """A page on which nothing may go wrong."""
-    page = browser.new_page(viewport={"width": 1280, "height": 900})
-    page.set_default_timeout(PATIENCE_MS)
-    expect.set_options(timeout=PATIENCE_MS)
-    errors: list[str] = []
-    page.on("pageerror", lambda error: errors.append(str(error)))
-    page.on("console", lambda message: errors.append(message.text) if "Security Policy" in message.text else None)
-    yield page
-    folder = os.environ.get("REMUDA_SCREENSHOTS")
-    if folder:
-        page.screenshot(path=f"{folder}/{os.environ['PYTEST_CURRENT_TEST'].split('::')[1].split(' ')[0]}.png")
-    page.close()
-    assert errors == []
-
-
-def wait_until(page: Page, predicate: str, argument: Any = None) -> None:
-    """Waits for a function of the page to be true.
-
-    Playwright's `wait_for_function` repeats its test inside the page by `eval`, which the board's policy forbids.
-    """
-    deadline = time.monotonic() + PATIENCE_MS / 1000
-    while not page.evaluate(predicate, argument):
-        assert time.monotonic() < deadline, predicate
-        page.wait_for_timeout(50)
-
-
-def mean_line(page: Page) -> str:
-    return page.locator('[data-series="mean of the herd"]').first.get_attribute("d") or ""
 
 
 def test_a_run_appears_and_its_curves_grow(page: Page, address: str, training: Any) -> None:
@@ -148,59 +69,6 @@ def test_a_run_appears_and_its_curves_grow(page: Page, address: str, training: A
         expect(lines.nth(agent)).to_have_attribute("data-series", f"agent {agent}")
     for metric in ("return", "gems", "food", "bones", "bumps", "loss"):
         expect(page.locator(".chart h3 span:first-child").get_by_text(metric, exact=True)).to_be_visible()
-
-
-@pytest.fixture
-def growing(root: Path) -> Iterator[Path]:
-    """The table of a run with many rows, to which a test adds."""
-    run = root / "growing"
-    shutil.copytree(root / "ended", run)
-    head = "round,episodes,agent_steps,wall_s,group,agent,player,return\n"
-    (run / "metrics.csv").write_text(head + "".join(row_of(number) for number in range(1, 990)))
-    yield run / "metrics.csv"
-    shutil.rmtree(run)
-
-
-def row_of(number: int) -> str:
-    return f"{number},{number},{number},{number},all,0,iqn,{number % 7}\n"
-
-
-def test_a_new_row_changes_the_end_of_a_line_and_nothing_else(page: Page, address: str, growing: Path) -> None:
-    page.goto(f"{address}#run=growing&tab=curves")
-    tail = page.locator('[data-tail="mean of the herd"]').first
-    expect(tail).to_be_attached()
-    expect(page.locator(".run.chosen .facts")).to_be_visible()
-    page.evaluate(
-        "for (const own of document.querySelectorAll('.chart svg *, .stat *, .run *')) own.setAttribute('data-old', '')"
-    )
-    before, whole = tail.get_attribute("d") or "", mean_line(page)
-    with growing.open("a") as file:
-        file.write(row_of(990))
-    expect(tail).not_to_have_attribute("d", before)
-    assert mean_line(page) == whole
-    assert page.locator(".chart svg *, .stat *, .run *").count() == page.locator("[data-old]").count()
-    expect(page.locator(".stat", has_text="episodes").locator("b")).to_contain_text("990")
-
-
-def test_a_hidden_page_asks_for_nothing_until_it_is_seen(page: Page, address: str, growing: Path) -> None:
-    page.goto(f"{address}#run=growing&tab=curves")
-    tail = page.locator('[data-tail="mean of the herd"]').first
-    expect(tail).to_be_attached()
-    hide = """hidden => { Object.defineProperty(document, 'hidden', { value: hidden, configurable: true });
-        document.dispatchEvent(new Event('visibilitychange')); }"""
-    page.wait_for_timeout(1000)  # charts have come into sight, and the page has asked for them
-    with page.expect_event("requestfailed", lambda request: "/api/follow" in request.url):
-        page.evaluate(hide, True)
-    before = tail.get_attribute("d") or ""
-    asked: list[str] = []
-    page.on("request", lambda request: asked.append(request.url))
-    with growing.open("a") as file:
-        file.write(row_of(990))
-    page.wait_for_timeout(3000)
-    assert asked == []
-    assert tail.get_attribute("d") == before
-    page.evaluate(hide, False)
-    expect(tail).not_to_have_attribute("d", before)
 
 
 def test_the_film_plays_pauses_and_is_scrubbed(page: Page, address: str, training: Any) -> None:
@@ -223,17 +91,6 @@ def test_the_film_plays_pauses_and_is_scrubbed(page: Page, address: str, trainin
     expect(page.locator("#film-now")).to_have_attribute("aria-label", re.compile("turn 1,"))
     expect(page.locator("#version-before")).to_have_value("0")
     expect(page.locator("#version-now")).to_have_value(re.compile("[1-9]"))  # an evaluated version, when there is one
-
-
-def test_a_film_rests_when_nobody_touches_the_page(page: Page, address: str) -> None:
-    page.clock.install()
-    page.goto(f"{address}#run=ended&tab=herd")
-    turn = page.locator("#turn")
-    expect(turn).to_contain_text("of 12")
-    page.clock.fast_forward(121_000)
-    expect(turn).to_have_text("rests until the page is touched")
-    page.mouse.move(300, 300)
-    expect(turn).to_contain_text("of 12")
 
 
 def test_two_runs_lie_over_each_other(page: Page, address: str, training: Any) -> None:
