@@ -55,6 +55,8 @@ class Wish:
     def read(cls, text: str) -> Wish:
         """From a request; ValueError, TypeError or KeyError if it is none."""
         wish = json.loads(text)
+        if not isinstance(wish, dict) or not isinstance(wish.get("ranges", {}), dict):
+            raise TypeError("a wish is a mapping")
         metrics = [str(metric) for metric in wish.get("metrics", [])][:MAX_METRICS]
         ranges = {str(metric): (float(first), float(last)) for metric, (first, last) in wish.get("ranges", {}).items()}
         ids = [str(name) for name in wish.get("ids", [])][:MAX_METRICS]

@@ -149,13 +149,13 @@ export class Chart {
     pieces.length = first;
     for (let i = first; i < count; i++) pieces.push(isAt(i) ? `${i && isAt(i - 1) ? "L" : "M"}${x(own.x[i]).toFixed(1)} ${y(own.y[i]).toFixed(1)}` : "");
     [line.x, line.y] = [own.x, own.y];
-    // The browser draws anew the whole box of a path that changes, so the end that changes is a path of its own.
+    // The browser draws anew the whole box of a path that changes, so the end of a long line is a path of its own.
     if (isNew || first < line.split || count - line.split > 3 * TAIL) {
-      line.split = Math.max(0, Math.min(first || count, count - TAIL));
+      line.split = count > 3 * TAIL ? Math.min(first || count, count - TAIL) : count;
       node.setAttribute("d", (pieces.slice(0, line.split).join("") || "M0 0") + (count === 1 ? "h.01" : ""));
     }
     const from = Math.max(0, line.split - 1);
-    tail.setAttribute("d", pieces.slice(from).join("").replace(/^L/, "M") + (count === 1 ? "h.01" : ""));
+    tail.setAttribute("d", line.split < count ? pieces.slice(from).join("").replace(/^L/, "M") : "");
   }
 
   words() {
