@@ -169,7 +169,8 @@ def _follow(root: Path, address: str, browser: Any) -> None:
             time.sleep(0.02)
         times.append(time.perf_counter() - began)
     page.close()
-    print(f"beside a training, a row is drawn {np.median(times):.2f} s after it was written (longest of {WRITES}: {max(times):.2f} s)")
+    middle, longest = np.median(times), max(times)
+    print(f"beside a training, a row is drawn {middle:.2f} s after it was written (longest of {WRITES}: {longest:.2f} s)")
 
 
 def _open_many(root: Path, address: str, browser: Any) -> None:

@@ -156,8 +156,8 @@ def curve(cache: ColumnCache, asked: CurveRequest, step: int = 0, known: int = 0
     """A metric against x: mean, smallest and largest per point, and the mean of each agent.
 
     A point is the mean of `step` rows, a power of two: points stay what they are while rows are added, until there are
-    so many that the step is doubled. Whoever has the first `known` points at this step gets only those after them; `from`
-    is the number of the first one.
+    so many that the step is doubled. Whoever has the first `known` points at this step gets only those after them;
+    `from` is the number of the first one.
     """
     names = (asked.metric, asked.x, "agent", f"{asked.metric}_se")
     values, x, agent, errors = cache.columns(asked.run, asked.table, names)
