@@ -170,7 +170,7 @@ def _follow(root: Path, address: str, browser: Any) -> None:
         times.append(time.perf_counter() - began)
     page.close()
     middle, longest = np.median(times), max(times)
-    print(f"beside a training, a row is drawn {middle:.2f} s after it was written (longest of {WRITES}: {longest:.2f} s)")
+    print(f"beside a training a row is drawn {middle:.2f} s after it is written (longest of {WRITES}: {longest:.2f} s)")
 
 
 def _open_many(root: Path, address: str, browser: Any) -> None:
