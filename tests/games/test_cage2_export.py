@@ -50,9 +50,12 @@ def actions_here(run: Run, worlds: int, steps: int) -> np.ndarray:
 
 
 @pytest.mark.promise
-@pytest.mark.parametrize("observation", ["memory", "bits", "belief"])
-def test_it_chooses_the_same_actions_from_bits_alone(observation: str, tmp_path: Path) -> None:
-    run = remuda.train(preset="cage2_record", observation=observation, out=tmp_path / "run", **SMALL)
+@pytest.mark.parametrize(
+    ("observation", "actions"),
+    [("memory", "compact"), ("bits", "compact"), ("belief", "compact"), ("belief", "useful")],
+)
+def test_it_chooses_the_same_actions_from_bits_alone(observation: str, actions: str, tmp_path: Path) -> None:
+    run = remuda.train(preset="cage2_record", observation=observation, actions=actions, out=tmp_path / "run", **SMALL)
     files = remuda.export(run, out=tmp_path / "agent")
     assert tmp_path / "agent" / "defender.py" in files
     theirs = imported(tmp_path / "agent" / "defender.py")

@@ -34,7 +34,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
     # One defender of CAGE 2 for all red agents, under the rules of the published leaderboard; see docs/cage2.md.
     "cage2_record": {
-        "game": "cage2", "rules": "leaderboard", "observation": "belief", "actions": "compact", "horizon": "terminal",
+        "game": "cage2", "rules": "leaderboard", "observation": "belief", "actions": "useful", "horizon": "terminal",
         "red": [*["b_line", "meander", "b_line", "meander", "meander"], *["b_line", "meander"] * 2, "sleep"],
         "learner": "ppo", "worlds": 200, "total_episodes": 60_000,
         "layers": [128, 128], "activation": "relu", "passes": 3, "minibatches": 12, "lr": "0.002:0.00002",

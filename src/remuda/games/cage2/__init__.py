@@ -4,7 +4,7 @@
 - `network`: hosts, ports, exploits, decoys. `state`: the state of a world. `simulator`: one step. `red`: the attackers.
 - `attacker`: red as a player that learns.
 - `observation`: what blue sees now. `memory`: what it remembers. `belief`: what it can conclude. `truth`: all of it.
-- `compact`: fewer actions. `turn`: what every side does in a turn.
+- `compact`: fewer actions. `useful`: those of them that make a difference. `turn`: what every side does in a turn.
 - `exported`: memory, belief and actions as a file of their own, for an exported agent.
 - `workflow`: orders of repair. `defenders`: scripted blue players. `picture`: pictures.
 - `traces`, `verify`: recorded games of the original, and the comparison with them; see DIFFERENCES.md.

@@ -27,6 +27,7 @@ from remuda.games.cage2.memory import MEMORY, forget, full_action, remember, wri
 from remuda.games.cage2.network import FOOTHOLD, N_ACTIONS, NAMES
 from remuda.games.cage2.observation import BITS
 from remuda.games.cage2.options import ORIGINAL_NAMES, Cage2Options, red_agents
+from remuda.games.cage2.useful import mask_useless
 
 SOURCE = (
     "git clone https://github.com/cage-challenge/cage-challenge-2 && pip install -e cage-challenge-2/CybORG "
@@ -51,6 +52,7 @@ class CyborgVariant(NamedTuple):
     observation: str  # what blue sees
     leaderboard: bool  # the rules, which a belief needs to know
     compact: bool  # and has the compact actions
+    useful: bool  # of which those without effect are masked
     terminal: bool  # the last step is the end
 
 
@@ -66,14 +68,22 @@ def build(options: Cage2Options, worlds: Sequence[int]) -> Game:
     )
     blue = blue_group(options, (*METRICS, *TRUE_STATE_METRICS[options.true_state]))
     spec = GameSpec("cage2", (blue,), options.steps, options.model_dump())
-    compact, terminal = options.actions == "compact", options.horizon == "terminal"
+    compact, useful = options.actions != "full", options.actions == "useful"
+    terminal = options.horizon == "terminal"
     leaderboard = installed_rules() == "leaderboard"
     return SimulatorGame(
         spec,
         [
             CyborgWorld(
                 CyborgVariant(
-                    *each, options.steps, options.true_state, options.observation, leaderboard, compact, terminal
+                    *each,
+                    options.steps,
+                    options.true_state,
+                    options.observation,
+                    leaderboard,
+                    compact,
+                    useful,
+                    terminal,
                 )
             )
             for each in variants
@@ -160,8 +170,10 @@ class CyborgWorld(World):
         return self._features
 
     def mask(self, agent: int) -> NDArray[np.bool_]:
-        """Forbid decoys where none is left."""
+        """Forbid decoys where none is left, or all that has no effect."""
         write_mask(self._memory[0], self._mask)
+        if self._variant.useful and self._belief is not None:
+            mask_useless(self._belief.hypotheses[0], self._belief.counts[0], self._variant.leaderboard, self._mask)
         return self._mask
 
     def act(self, agent: int, action: int) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from remuda.games.cage2 import belief, memory
+from remuda.games.cage2 import belief, memory, useful
 from remuda.games.cage2.options import Cage2Options, RuleSet
 
 FILE = "defender.py"
@@ -23,7 +23,12 @@ MEMORY_FUNCTIONS: tuple[Callable[..., Any], ...] = (
     memory.full_action,
     memory.write_mask,
 )
-BELIEF_FUNCTIONS: tuple[Callable[..., Any], ...] = (belief.suppose, belief.conclude, belief.write_belief)
+BELIEF_FUNCTIONS: tuple[Callable[..., Any], ...] = (
+    belief.suppose,
+    belief.conclude,
+    belief.write_belief,
+    useful.mask_useless,
+)
 NAMES_OF_HEAD = {"np", "Any", "NamedTuple", "NDArray"}
 HEAD = '''"""A trained defender of CAGE Challenge 2 with what it remembers, in plain numpy and torch.
 
@@ -42,7 +47,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-OBSERVATION, HAS_COMPACT_ACTIONS = {observation!r}, {compact}
+OBSERVATION, HAS_COMPACT_ACTIONS, MASKS_USELESS = {observation!r}, {compact}, {useful}
 WRAPPER, LEADERBOARD_RULES = {wrapper}, {leaderboard}  # what a belief assumes about the game
 '''
 CLASS = '''
@@ -97,6 +102,8 @@ class Defender:
         torch = self.code.torch
         mask = np.ones(N_COMPACT, np.bool_)
         write_mask(self.memory, mask)
+        if MASKS_USELESS:
+            mask_useless(self.belief.hypotheses[0], self.belief.counts[0], LEADERBOARD_RULES, mask)
         with torch.no_grad():
             frames = torch.from_numpy(self.inputs(bits))[None, None]
             if self.state is None:
@@ -117,7 +124,8 @@ def exported_files(options: Cage2Options) -> dict[str, str]:
     rules: list[RuleSet] | RuleSet = options.rules
     head = HEAD.format(
         observation=options.observation,
-        compact=options.actions == "compact",
+        compact=options.actions != "full",
+        useful=options.actions == "useful",
         wrapper=int(options.wrapper == "challenge2"),
         leaderboard=rules == "leaderboard",
     )

@@ -52,6 +52,7 @@ from remuda.games.cage2.simulator import transition
 from remuda.games.cage2.state import IMPACT, STATE, SUCCEEDED, decode, start
 from remuda.games.cage2.truth import TRUTH_FEATURES, write_truth
 from remuda.games.cage2.turn import choose_actions
+from remuda.games.cage2.useful import mask_useless
 from remuda.games.cage2.workflow import (
     COMPLIANCE_WITHOUT_FIX,
     FIX_COUNTS,
@@ -114,6 +115,7 @@ class Cage2Rules(NamedTuple):
     workflow: WorkflowRules
     observation: int  # a number in OBSERVATIONS
     compact: bool  # actions are those of compact.py
+    useful: bool  # and those without effect are masked
     remembers: bool  # blue has a memory
 
 
@@ -143,6 +145,7 @@ class Cage2(Game):
             ),
             list(OBSERVATIONS).index(options.observation),
             blue.masked,
+            options.actions == "useful",
             options.needs_memory,
         )
         count, signals = len(worlds), self.signals[0]
@@ -194,11 +197,11 @@ class Cage2(Game):
         _observe_truth(self.state, self.red_state, self.episode.turn, self.rules, out)
 
     def mask(self, group: int, first: int, last: int, out: NDArray[np.bool_]) -> None:
-        """Forbid blue decoys where none is left, and red what it has not learned of."""
+        """Forbid blue decoys where none is left, or all that has no effect; and red what it has not learned of."""
         if group == RED:
             _mask_red(self.state, out)
         else:
-            _mask(self.memory, out)
+            _mask(self.memory, self.belief, self.rules, out)
 
     def act(self, group: int, first: int, last: int, actions: NDArray[np.int64]) -> None:
         """Store the actions; `end` carries them out."""
@@ -254,7 +257,7 @@ def blue_group(options: Cage2Options, metrics: tuple[str, ...], state_shape: tup
     """What blue sees and may do, in our simulator and in the original, which shows critics no state."""
     size = OBSERVATIONS[options.observation] + (ORDER_BITS if options.workflow else 0)
     dtype = np.uint8 if options.observation == "bits" else np.float32
-    compact = options.actions == "compact"
+    compact = options.actions != "full"
     actions = N_COMPACT if compact else N_ACTIONS
     return Group(
         "blue", 1, (size,), dtype, actions, metrics, low=0, high=1, masked=compact, state_shape=state_shape
@@ -337,9 +340,11 @@ def _observe_truth(state: Any, red_state: Any, turn: Any, rules: Any, out: Any) 
 
 
 @kernel
-def _mask(memory: Any, out: Any) -> None:
+def _mask(memory: Any, belief: Any, rules: Any, out: Any) -> None:
     for w in range(out.shape[0]):
         write_mask(memory[w], out[w, 0])
+        if rules.useful:
+            mask_useless(belief.hypotheses[w], belief.counts[w], rules.leaderboard[w], out[w, 0])
 
 
 @kernel

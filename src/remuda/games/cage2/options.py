@@ -63,8 +63,10 @@ class Cage2Options(Options):
         description="bits: blue's table now; memory: what it saw and did so far; belief: how likely which true state "
         "is after that; truth: the true state, for study only",
     )
-    actions: Literal["full", "compact"] = Field(
-        "full", description="full: the 145 of the challenge; compact: 40, of which one per host is its next decoy"
+    actions: Literal["full", "compact", "useful"] = Field(
+        "full",
+        description="full: the 145 of the challenge; compact: 40, of which one per host is its next decoy; useful: of "
+        "these, those that can make a difference by blue's belief",
     )
     horizon: Literal["truncated", "terminal"] = Field(
         "truncated", description="what the last step is to a critic: a cut, or the end, after which nothing is worth"
@@ -102,6 +104,10 @@ class Cage2Options(Options):
             raise ConfigError("observation=truth is for simulator=own: the original does not tell what red remembers")
         if self.observation == "belief" and self.green is not False:
             raise ConfigError("observation=belief goes with green=false: it does not consider what green users do")
+        if self.actions == "useful" and self.observation != "belief":
+            raise ConfigError(
+                f"actions=useful goes with observation=belief, not {self.observation}: say that, or actions=compact"
+            )
         if isinstance(self.workflow, list) and {ALL, DISTINCT} & {*self.workflow}:
             raise ConfigError(f"workflow: {ALL!r} and {DISTINCT!r} are lists already; name the orders one by one")
         if self.simulator == "cyborg" and self.workflow is not None:
@@ -114,7 +120,7 @@ class Cage2Options(Options):
     @property
     def needs_memory(self) -> bool:
         """Whether blue's memory must be kept: to be seen, to name the next decoy, or to show the time."""
-        return self.observation != "bits" or self.actions == "compact"
+        return self.observation != "bits" or self.actions != "full"
 
 
 def red_agents(options: Cage2Options) -> str | list[str]:
