@@ -1,6 +1,6 @@
 """Yardsticks of Gymnasium: PPO beside Stable-Baselines3 with the settings of its zoo, the same budget and machine.
 
-    python -m benchmarks.yardsticks [--sb3 PYTHON] [--seeds 5] [GAME …]
+    python -m benchmarks.yardsticks [--sb3 PYTHON] [--seeds 5 | --seed N] [--tally FILE] [--record] [GAME …]
 
 PYTHON has Stable-Baselines3 and the same torch; without it our lines are printed alone. Seeds of both take turns, each
 on one thread. A score is the mean return of 100 greedy test episodes of the last weights; ± is half of a 95 % interval
@@ -16,7 +16,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,10 +27,12 @@ import numpy as np
 from scipy import stats
 
 import remuda
+from benchmarks.results import recorded
 from remuda.core.machine import machine
 from remuda.core.threads import one_thread_each
 
 TEST_EPISODES = 100
+OURS, THEIRS = "remuda", "stable-baselines3"
 
 
 class Yardstick(NamedTuple):
@@ -85,6 +89,30 @@ def theirs(python: str, game: str, seed: int) -> dict[str, float]:
     return found
 
 
+class Tally:
+    """What each library reached in each game and seed; with a file, a later call continues it."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        self.found: dict[str, dict[str, float]] = {}
+        if path is not None and path.exists():
+            self.found = json.loads(path.read_text("utf-8"))
+
+    def measure(self, library: str, game: str, seed: int, run: Callable[[str, int], dict[str, float]]) -> None:
+        """Run a seed, unless it is known."""
+        key = f"{game} {library} {seed}"
+        if key in self.found:
+            return
+        self.found[key] = run(game, seed)
+        print(f"{game}, seed {seed}: {library} {self.found[key]['return']:.1f}", file=sys.stderr, flush=True)
+        if self.path is not None:
+            self.path.write_text(json.dumps(self.found, indent=1), "utf-8")
+
+    def of(self, library: str, game: str) -> list[dict[str, float]]:
+        """All seeds of a library in a game."""
+        return [own for key, own in self.found.items() if key.rsplit(" ", 1)[0] == f"{game} {library}"]
+
+
 def summary(results: Sequence[dict[str, float]]) -> str:
     """Scores and times of some seeds."""
     scores, cpu, wall, turns = (np.array([own[k] for own in results]) for k in ("return", "cpu_s", "wall_s", "turns"))
@@ -97,24 +125,27 @@ def summary(results: Sequence[dict[str, float]]) -> str:
 
 
 def main(words: Sequence[str] = ()) -> None:
-    """Print a line per game and library."""
+    """Run what the tally does not have, then print a line per game and library."""
     reader = argparse.ArgumentParser(prog="python -m benchmarks.yardsticks")
     reader.add_argument("games", nargs="*", default=list(GAMES))
     reader.add_argument("--sb3", metavar="PYTHON", help="a Python that has Stable-Baselines3")
     reader.add_argument("--seeds", type=int, default=5)
+    reader.add_argument("--seed", type=int, help="this seed alone")
+    reader.add_argument("--tally", type=Path, metavar="FILE", help="keep results here; what it has is not run again")
+    reader.add_argument("--record", action="store_true", help="write docs/benchmarks.md, too")
     asked = reader.parse_args(words)
-    print(machine(), flush=True)
+    tally = Tally(asked.tally)
     for game in asked.games:
-        results: dict[str, list[dict[str, float]]] = {"remuda": [], "stable-baselines3": []}
-        for seed in range(asked.seeds):
-            results["remuda"].append(ours(game, seed))
+        for seed in range(asked.seeds) if asked.seed is None else [asked.seed]:
+            tally.measure(OURS, game, seed, ours)
             if asked.sb3:
-                results["stable-baselines3"].append(theirs(asked.sb3, game, seed))
-            last = ", ".join(f"{name} {own[-1]['return']:.1f}" for name, own in results.items() if own)
-            print(f"{game}, seed {seed}: {last}", file=sys.stderr, flush=True)
-        for name, own in results.items():
-            if own:
-                print(f"{game:14} {name:18} {summary(own)}", flush=True)
+                tally.measure(THEIRS, game, seed, partial(theirs, asked.sb3))
+    with recorded("yardsticks", "python -m benchmarks.yardsticks --sb3 PYTHON") if asked.record else nullcontext():
+        print(machine(), flush=True)
+        for game in asked.games:
+            for library in (OURS, THEIRS):
+                if found := tally.of(library, game):
+                    print(f"{game:14} {library:18} {summary(found)}", flush=True)
 
 
 if __name__ == "__main__":
