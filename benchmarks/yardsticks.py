@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -28,6 +28,7 @@ from scipy import stats
 
 import remuda
 from benchmarks.results import recorded
+from benchmarks.seed_tally import SeedTally
 from remuda.core.machine import machine
 from remuda.core.threads import one_thread_each
 
@@ -89,30 +90,6 @@ def theirs(python: str, game: str, seed: int) -> dict[str, float]:
     return found
 
 
-class Tally:
-    """What each library reached in each game and seed; with a file, a later call continues it."""
-
-    def __init__(self, path: Path | None) -> None:
-        self.path = path
-        self.found: dict[str, dict[str, float]] = {}
-        if path is not None and path.exists():
-            self.found = json.loads(path.read_text("utf-8"))
-
-    def measure(self, library: str, game: str, seed: int, run: Callable[[str, int], dict[str, float]]) -> None:
-        """Run a seed, unless it is known."""
-        key = f"{game} {library} {seed}"
-        if key in self.found:
-            return
-        self.found[key] = run(game, seed)
-        print(f"{game}, seed {seed}: {library} {self.found[key]['return']:.1f}", file=sys.stderr, flush=True)
-        if self.path is not None:
-            self.path.write_text(json.dumps(self.found, indent=1), "utf-8")
-
-    def of(self, library: str, game: str) -> list[dict[str, float]]:
-        """All seeds of a library in a game."""
-        return [own for key, own in self.found.items() if key.rsplit(" ", 1)[0] == f"{game} {library}"]
-
-
 def summary(results: Sequence[dict[str, float]]) -> str:
     """Scores and times of some seeds."""
     scores, cpu, wall, turns = (np.array([own[k] for own in results]) for k in ("return", "cpu_s", "wall_s", "turns"))
@@ -134,17 +111,17 @@ def main(words: Sequence[str] = ()) -> None:
     reader.add_argument("--tally", type=Path, metavar="FILE", help="keep results here; what it has is not run again")
     reader.add_argument("--record", action="store_true", help="write docs/benchmarks.md, too")
     asked = reader.parse_args(words)
-    tally = Tally(asked.tally)
+    tally = SeedTally(asked.tally)
     for game in asked.games:
         for seed in range(asked.seeds) if asked.seed is None else [asked.seed]:
-            tally.measure(OURS, game, seed, ours)
+            tally.measure(f"{game} {OURS}", seed, partial(ours, game, seed))
             if asked.sb3:
-                tally.measure(THEIRS, game, seed, partial(theirs, asked.sb3))
+                tally.measure(f"{game} {THEIRS}", seed, partial(theirs, asked.sb3, game, seed))
     with recorded("yardsticks", "python -m benchmarks.yardsticks --sb3 PYTHON") if asked.record else nullcontext():
         print(machine(), flush=True)
         for game in asked.games:
             for library in (OURS, THEIRS):
-                if found := tally.of(library, game):
+                if found := tally.of(f"{game} {library}"):
                     print(f"{game:14} {library:18} {summary(found)}", flush=True)
 
 
