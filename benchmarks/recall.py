@@ -21,11 +21,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
 import remuda
 from benchmarks.results import recorded
-from benchmarks.seed_tally import SeedTally
+from benchmarks.seed_tally import SeedTally, half_interval
 from remuda.core.machine import machine
 from remuda.core.threads import one_thread_each
 
@@ -72,9 +71,9 @@ def main(words: Sequence[str] = ()) -> None:
         print(f"{machine()}\nbest possible 1.000, without memory {1 / GAME['symbols']:.3f}", flush=True)
         for variant in asked.variants:
             scores, seconds = (np.array([own[name] for own in tally.of(variant)]) for name in ("return", "cpu_s"))
-            half = stats.t.ppf(0.975, len(scores) - 1) * np.std(scores, ddof=1) / np.sqrt(len(scores))
             each = " ".join(f"{value:.3f}" for value in scores)
-            print(f"{variant:8} {scores.mean():.3f} ± {half:.3f}, processor {np.median(seconds):.0f} s a seed: {each}")
+            mean = f"{scores.mean():.3f} ± {half_interval(scores):.3f}"
+            print(f"{variant:8} {mean}, processor {np.median(seconds):.0f} s a seed: {each}", flush=True)
 
 
 if __name__ == "__main__":

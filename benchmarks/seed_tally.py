@@ -7,7 +7,18 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
 Found = dict[str, float]
+
+
+def half_interval(scores: NDArray[np.float64]) -> float:
+    """Half of a 95 % interval of the mean by Student; nan for a single score."""
+    if len(scores) < 2:
+        return np.nan
+    return float(stats.t.ppf(0.975, len(scores) - 1) * scores.std(ddof=1) / np.sqrt(len(scores)))
 
 
 class SeedTally:

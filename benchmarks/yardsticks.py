@@ -24,11 +24,10 @@ from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
-from scipy import stats
 
 import remuda
 from benchmarks.results import recorded
-from benchmarks.seed_tally import SeedTally
+from benchmarks.seed_tally import SeedTally, half_interval
 from remuda.core.machine import machine
 from remuda.core.threads import one_thread_each
 
@@ -93,10 +92,9 @@ def theirs(python: str, game: str, seed: int) -> dict[str, float]:
 def summary(results: Sequence[dict[str, float]]) -> str:
     """Scores and times of some seeds."""
     scores, cpu, wall, turns = (np.array([own[k] for own in results]) for k in ("return", "cpu_s", "wall_s", "turns"))
-    half = stats.t.ppf(0.975, len(scores) - 1) * scores.std(ddof=1) / np.sqrt(len(scores)) if len(scores) > 1 else 0.0
     each = " ".join(f"{score:.0f}" for score in scores)
     return (
-        f"return {scores.mean():8.1f} ± {half:5.1f} ({each}), processor {np.median(cpu):6.1f} s, "
+        f"return {scores.mean():8.1f} ± {half_interval(scores):5.1f} ({each}), processor {np.median(cpu):6.1f} s, "
         f"wall {np.median(wall):6.1f} s, {turns.mean():,.0f} turns"
     )
 
