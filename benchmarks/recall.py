@@ -1,6 +1,8 @@
 """Memory matters: PPO and IQN with and without a memory on Recall, five seeds.
 
-    python -m benchmarks.recall [LEARNER-BODY …]      e.g. ppo-lstm; by default GRU and MLP of both
+    python -m benchmarks.recall [--seed N] [--tally FILE] [--record] [LEARNER-BODY …]
+
+LEARNER-BODY is e.g. ppo-lstm; by default GRU and MLP of both learners.
 
 The best possible return is 1; an agent without a memory gets 1 / symbols on average. Greedy test episodes; ± is half of
 a 95 % interval over the seeds. The networks of a learner have the same widths with and without a memory.
@@ -8,17 +10,23 @@ a 95 % interval over the seeds. The networks of a learner have the same widths w
 
 from __future__ import annotations
 
+import argparse
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
 import remuda
+from benchmarks.results import recorded
+from benchmarks.seed_tally import SeedTally, half_interval
+from remuda.core.machine import machine
+from remuda.core.threads import one_thread_each
 
 GAME: dict[str, Any] = {"agents": 1, "symbols": 4, "delay": 3, "turns": 24}
 PLANS: dict[str, dict[str, Any]] = {
@@ -35,28 +43,37 @@ SEEDS = 5
 VARIANTS = ("ppo-gru", "ppo-mlp", "iqn-gru", "iqn-mlp")
 
 
-def score(folder: Path, learner: str, body: str, seed: int) -> float:
-    """Mean return of 64 test episodes after training."""
-    run = remuda.train(
-        "remuda.testing.recall:RECALL", out=folder / f"{learner}-{body}-{seed}", quiet=True, engine="vectorized",
-        learner=learner, body=body, seed=seed, pictures=False, **GAME, **PLANS[learner],
-    )  # fmt: skip
-    return float(np.mean(remuda.evaluate(run.path, episodes=64).returns))
+def trained(learner: str, body: str, seed: int) -> dict[str, float]:
+    """Mean return of 64 test episodes after training, and processor seconds of training."""
+    with tempfile.TemporaryDirectory() as folder, one_thread_each():
+        began = time.process_time()
+        run = remuda.train(
+            "remuda.testing.recall:RECALL", out=Path(folder) / "run", quiet=True, engine="vectorized", n_workers=1,
+            learner=learner, body=body, seed=seed, pictures=False, **GAME, **PLANS[learner],
+        )  # fmt: skip
+        seconds = time.process_time() - began
+        return {"return": float(np.mean(remuda.evaluate(run.path, episodes=64).returns)), "cpu_s": seconds}
 
 
-def main(variants: Sequence[str] = ()) -> None:
-    """Print the scores of each learner and body, their mean and the lowest."""
-    print(f"best possible 1.000, without memory {1 / GAME['symbols']:.3f}", flush=True)
-    with tempfile.TemporaryDirectory() as folder:
-        for variant in variants or VARIANTS:
-            began = time.process_time()
-            scores = [score(Path(folder), *variant.split("-"), seed) for seed in range(SEEDS)]
-            half = stats.t.ppf(0.975, SEEDS - 1) * np.std(scores, ddof=1) / np.sqrt(SEEDS)
+def main(words: Sequence[str] = ()) -> None:
+    """Print the scores of each learner and body, their mean and its interval."""
+    reader = argparse.ArgumentParser(prog="python -m benchmarks.recall")
+    reader.add_argument("variants", nargs="*", default=VARIANTS)
+    reader.add_argument("--seed", type=int, help="this seed alone")
+    reader.add_argument("--tally", type=Path, metavar="FILE", help="keep results here; what it has is not run again")
+    reader.add_argument("--record", action="store_true", help="write docs/benchmarks.md, too")
+    asked = reader.parse_args(words)
+    tally = SeedTally(asked.tally)
+    for variant in asked.variants:
+        for seed in range(SEEDS) if asked.seed is None else [asked.seed]:
+            tally.measure(variant, seed, partial(trained, *variant.split("-"), seed))
+    with recorded("recall") if asked.record else nullcontext():
+        print(f"{machine()}\nbest possible 1.000, without memory {1 / GAME['symbols']:.3f}", flush=True)
+        for variant in asked.variants:
+            scores, seconds = (np.array([own[name] for own in tally.of(variant)]) for name in ("return", "cpu_s"))
             each = " ".join(f"{value:.3f}" for value in scores)
-            seconds = (time.process_time() - began) / SEEDS
-            print(
-                f"{variant:8} {np.mean(scores):.3f} ± {half:.3f}, processor {seconds:.0f} s a seed: {each}", flush=True
-            )
+            mean = f"{scores.mean():.3f} ± {half_interval(scores):.3f}"
+            print(f"{variant:8} {mean}, processor {np.median(seconds):.0f} s a seed: {each}", flush=True)
 
 
 if __name__ == "__main__":

@@ -72,8 +72,11 @@ def page() -> str:
 
 
 @contextmanager
-def recorded(name: str) -> Iterator[None]:
-    """Keep what is printed meanwhile as the result of a benchmark, and write the page."""
+def recorded(name: str, command: str | None = None) -> Iterator[None]:
+    """Keep what is printed meanwhile as the result of a benchmark, and write the page.
+
+    `command` is what measured it, where that is not `python -m benchmarks NAME`.
+    """
     commit = _git("rev-parse", "--short", "HEAD") + ("-dirty" if _git("status", "--porcelain", "src") else "")
     heard = _Heard(sys.stdout)
     sys.stdout = heard
@@ -82,7 +85,7 @@ def recorded(name: str) -> Iterator[None]:
     finally:
         sys.stdout = heard.console
     facts = {
-        "command": f"python -m benchmarks {name}",
+        "command": command or f"python -m benchmarks {name}",
         "date": datetime.date.today().isoformat(),
         "commit": commit,
         "version": __version__,

@@ -1,6 +1,6 @@
 """Yardsticks of Gymnasium: PPO beside Stable-Baselines3 with the settings of its zoo, the same budget and machine.
 
-    python -m benchmarks.yardsticks [--sb3 PYTHON] [--seeds 5] [GAME …]
+    python -m benchmarks.yardsticks [--sb3 PYTHON] [--seeds 5 | --seed N] [--tally FILE] [--record] [GAME …]
 
 PYTHON has Stable-Baselines3 and the same torch; without it our lines are printed alone. Seeds of both take turns, each
 on one thread. A score is the mean return of 100 greedy test episodes of the last weights; ± is half of a 95 % interval
@@ -17,18 +17,22 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
-from scipy import stats
 
 import remuda
+from benchmarks.results import recorded
+from benchmarks.seed_tally import SeedTally, half_interval
 from remuda.core.machine import machine
 from remuda.core.threads import one_thread_each
 
 TEST_EPISODES = 100
+OURS, THEIRS = "remuda", "stable-baselines3"
 
 
 class Yardstick(NamedTuple):
@@ -88,33 +92,35 @@ def theirs(python: str, game: str, seed: int) -> dict[str, float]:
 def summary(results: Sequence[dict[str, float]]) -> str:
     """Scores and times of some seeds."""
     scores, cpu, wall, turns = (np.array([own[k] for own in results]) for k in ("return", "cpu_s", "wall_s", "turns"))
-    half = stats.t.ppf(0.975, len(scores) - 1) * scores.std(ddof=1) / np.sqrt(len(scores)) if len(scores) > 1 else 0.0
     each = " ".join(f"{score:.0f}" for score in scores)
     return (
-        f"return {scores.mean():8.1f} ± {half:5.1f} ({each}), processor {np.median(cpu):6.1f} s, "
+        f"return {scores.mean():8.1f} ± {half_interval(scores):5.1f} ({each}), processor {np.median(cpu):6.1f} s, "
         f"wall {np.median(wall):6.1f} s, {turns.mean():,.0f} turns"
     )
 
 
 def main(words: Sequence[str] = ()) -> None:
-    """Print a line per game and library."""
+    """Run what the tally does not have, then print a line per game and library."""
     reader = argparse.ArgumentParser(prog="python -m benchmarks.yardsticks")
     reader.add_argument("games", nargs="*", default=list(GAMES))
     reader.add_argument("--sb3", metavar="PYTHON", help="a Python that has Stable-Baselines3")
     reader.add_argument("--seeds", type=int, default=5)
+    reader.add_argument("--seed", type=int, help="this seed alone")
+    reader.add_argument("--tally", type=Path, metavar="FILE", help="keep results here; what it has is not run again")
+    reader.add_argument("--record", action="store_true", help="write docs/benchmarks.md, too")
     asked = reader.parse_args(words)
-    print(machine(), flush=True)
+    tally = SeedTally(asked.tally)
     for game in asked.games:
-        results: dict[str, list[dict[str, float]]] = {"remuda": [], "stable-baselines3": []}
-        for seed in range(asked.seeds):
-            results["remuda"].append(ours(game, seed))
+        for seed in range(asked.seeds) if asked.seed is None else [asked.seed]:
+            tally.measure(f"{game} {OURS}", seed, partial(ours, game, seed))
             if asked.sb3:
-                results["stable-baselines3"].append(theirs(asked.sb3, game, seed))
-            last = ", ".join(f"{name} {own[-1]['return']:.1f}" for name, own in results.items() if own)
-            print(f"{game}, seed {seed}: {last}", file=sys.stderr, flush=True)
-        for name, own in results.items():
-            if own:
-                print(f"{game:14} {name:18} {summary(own)}", flush=True)
+                tally.measure(f"{game} {THEIRS}", seed, partial(theirs, asked.sb3, game, seed))
+    with recorded("yardsticks", "python -m benchmarks.yardsticks --sb3 PYTHON") if asked.record else nullcontext():
+        print(machine(), flush=True)
+        for game in asked.games:
+            for library in (OURS, THEIRS):
+                if found := tally.of(f"{game} {library}"):
+                    print(f"{game:14} {library:18} {summary(found)}", flush=True)
 
 
 if __name__ == "__main__":

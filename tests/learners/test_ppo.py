@@ -230,6 +230,29 @@ def test_slices_of_the_herd_learn_the_same_bits() -> None:
     assert torch.equal(whole.weights, torch.cat([own.weights for own in parts]))
 
 
+@pytest.mark.parametrize("tiled", [True, False])
+def test_minibatches_of_a_size_are_as_many_as_fit_into_the_turns_of_the_agent(tiled: bool) -> None:
+    sized, counted = (
+        PPOOptions(layers=[8], passes=2, minibatch_size=16),
+        PPOOptions(layers=[8], passes=2, minibatches=5),
+    )
+    fragment = play(learner(sized))
+    two, one = learner(counted), learner(sized)
+    one.tiled = two.tiled = tiled
+    for own in (one, two):
+        own.take(fragment)
+        assert own.planned_steps(1).tolist() == [2 * 5] * AGENTS  # 80 turns of each agent
+        own.update(1)
+        assert own.steps.tolist() == [10] * AGENTS
+    assert one.rows().tobytes() == two.rows().tobytes()
+    alive = fragment.alive.copy()
+    alive[3:, 1:, 2] = False  # agent 2 is left with 20 turns and 3 in each of the other three worlds
+    one.take(changed(fragment, alive=alive))
+    assert one.planned_steps(1).tolist() == [10, 10, 2 * (29 // 16)]
+    one.update(1)
+    assert one.steps.tolist() == [20, 20, 12]
+
+
 def test_all_ratios_are_one_in_the_first_step() -> None:
     own = learner()
     own.take(play(own))

@@ -110,6 +110,7 @@ def assert_changed(result: Arrays, expected: Arrays, name: str = "weights") -> N
 
 KINDS: dict[str, tuple[GameEntry, str, dict[str, Any]]] = {
     "iqn with gru": (RESPAWN, "iqn", {"body": "gru", "layer": 8, "batch_size": 8, "sequence": 3, "burn_in": 2}),
+    "ppo with gru": (RECALL, "ppo", {"body": "gru", "width": 8, "layers": [8], "sequence": 4}),
     "ppo with lstm": (RESPAWN, "ppo", {"body": "lstm", "width": 8, "layers": [8], "sequence": 3}),
     "ppo, absences": (ERRANDS, "ppo", {"layers": [8], "frames": 2}),
     "ppo on box": (STEERING, "ppo", {"layers": [8]}),

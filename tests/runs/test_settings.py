@@ -230,7 +230,8 @@ def test_rounds_share_out_all_episodes_and_updates(total: int, size: int, rate: 
     ("learner", "peer", "ours"),
     [("ppo", "learning_rate", "lr"), ("iqn", "hidden_size", "layer"), ("ppo", "hidden_size", "layers"),
      ("ppo", "n_epochs", "passes"), ("iqn", "num_envs", "worlds"), ("ppo", "n_steps", "episodes_per_update"),
-     ("iqn", "max_cycles", "turns"), ("iqn", "minibatch_size", "batch_size")],
+     ("iqn", "max_cycles", "turns"), ("iqn", "sgd_minibatch_size", "batch_size"),
+     ("ppo", "sgd_minibatch_size", "minibatch_size")],
 )  # fmt: skip
 def test_a_name_of_another_library_is_answered_with_ours(learner: str, peer: str, ours: str) -> None:
     with pytest.raises(UsageError, match=f"unknown setting '{peer}': it is called '{ours}' here"):

@@ -17,7 +17,8 @@ policy lag it can learn from) and `metrics`; an object sets `steps`.
    sequence and pass.) If `incremental` is true, that is `count`: the plan decides how much is learned, and
    `update` may be called several times per round with a part of its updates, and again without a new fragment if the
    plan says `free_running`. If it is false, `update` is called once per round, the learner's own options decide how
-   much is learned (PPO: `passes` × `minibatches`), and `count` only says how far the schedules advance.
+   much is learned (PPO: `passes` × `minibatches`, or by `minibatch_size`), and `count` only says how far the schedules
+   advance.
 3. `rows()` after an update. Returns a new float32 array (agents, columns): all that the policy needs to act, one row
    per agent. The array is published and given to `Policy.load` of a policy made by `make_policy`, so those two decide
    what the columns mean. A published array never changes: return a copy.
@@ -168,7 +169,10 @@ class Learner(ABC):
         """Make `planned_steps(count)` gradient steps for each agent; an agent without enough data makes none."""
 
     def planned_steps(self, count: int) -> NDArray[np.int64]:
-        """Gradient steps of `update(count)` for each agent: `count`, unless the learner's own options decide."""
+        """Gradient steps that `update(count)` will make for each agent with enough data, from what was taken.
+
+        That is `count`, unless the learner's own options decide.
+        """
         return np.full(self.context.agents, count)
 
     @abstractmethod

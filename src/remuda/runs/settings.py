@@ -54,7 +54,7 @@ PEER_NAMES: dict[str, tuple[str, ...]] = {
     "lambda": ("gae_lambda",), "lambda_": ("gae_lambda",), "learning_rate": ("lr",), "max_cycles": ("turns",),
     "max_episode_steps": ("turns",), "max_grad_norm": ("grad_clip", "clip"), "max_n_frames": ("total_episodes",),
     "max_steps": ("turns",), "max_turns": ("turns",), "memory_size": ("replay_size",),
-    "minibatch_size": ("minibatches", "batch_size"), "n_envs": ("worlds",), "n_episodes": ("total_episodes",),
+    "n_envs": ("worlds",), "n_episodes": ("total_episodes",),
     "n_epochs": ("passes",), "n_eval_episodes": ("evaluate_episodes",), "n_frames": ("frames",),
     "n_minibatch": ("minibatches",), "n_steps": ("episodes_per_update",), "n_timesteps": ("total_episodes",),
     "net_arch": ("layers", "layer"), "num_agents": ("agents",), "num_env_runners": ("n_workers",),
@@ -63,7 +63,7 @@ PEER_NAMES: dict[str, tuple[str, ...]] = {
     "num_steps": ("episodes_per_update",), "num_workers": ("n_workers",), "ppo_epochs": ("passes",),
     "replay_buffer_size": ("replay_size",), "rollout_fragment_length": ("episodes_per_update",),
     "rollout_length": ("episodes_per_update",), "save_freq": ("checkpoint_every",),
-    "sgd_minibatch_size": ("minibatches", "batch_size"), "target_update_interval": ("tau",),
+    "sgd_minibatch_size": ("minibatch_size", "batch_size"), "target_update_interval": ("tau",),
     "total_env_steps": ("total_episodes",), "total_frames": ("total_episodes",), "total_steps": ("total_episodes",),
     "total_timesteps": ("total_episodes",), "train_batch_size": ("episodes_per_update",),
     "train_freq": ("train_interval",), "update_epochs": ("passes",), "vf_coef": ("value_weight",),
@@ -73,7 +73,7 @@ PEER_NAMES: dict[str, tuple[str, ...]] = {
 OTHER_UNITS = {
     "checkpoint_every": "counts episodes", "episodes_per_update": "counts whole episodes",
     "epsilon": 'may change over the run, "from:to:share"', "evaluate_every": "counts episodes",
-    "minibatches": "is their number, not their size", "tau": "moves the target network a little at every update",
+    "tau": "moves the target network a little at every update",
     "total_episodes": "counts episodes, not steps",
 }  # fmt: skip
 """What is different in settings that other libraries give in another unit."""

@@ -73,8 +73,9 @@ def _check_steps(suite: LearnerSuite) -> str | None:
             before = own.steps.copy()
             if count == 1 or not own.incremental:
                 own.take(own.context.select([copy_fragment(fragment)]))
+            planned = own.planned_steps(count)
             own.update(count)
-            made, planned = own.steps - before, own.planned_steps(count)
+            made = own.steps - before
             if not ((made == 0) | (made == planned)).all():
                 return f"update({count}) should make {planned.tolist()} steps; `steps` grew by {made.tolist()}"
             done = done or bool(made.any())

@@ -17,6 +17,7 @@ IQN: dict[str, Any] = {
 }  # fmt: skip
 ODD = "remuda.testing.odd_games"
 RECALL: dict[str, Any] = {"game": "remuda.testing.recall:RECALL", "symbols": 3, "delay": 2, "turns": 9}
+CONTINUOUS: dict[str, Any] = {"continuous_actions": True, "max_cycles": 6}  # of mpe2
 POLICIES: dict[str, dict[str, Any]] = {
     "box": {"game": "remuda.testing.odd_games:STEERING", **PPO, "turns": 6},
     "box with a predicted spread": {
@@ -26,7 +27,7 @@ POLICIES: dict[str, dict[str, Any]] = {
         "spread": "predicted",
     },
     "multidiscrete": {"game": "remuda.testing.odd_games:LEVERS", **PPO, "turns": 6},
-    "continuous mpe": {"game": "mpe2.simple_tag_v3:parallel_env", **PPO, "continuous_actions": True, "max_cycles": 6},
+    "continuous simple_tag": {**PPO, "game": "mpe2.simple_tag_v3:parallel_env", **CONTINUOUS},
     "gru": {**RECALL, **PPO, "body": "gru", "width": 8, "sequence": 4},
     "lstm, lives that end": {**PPO, "game": f"{ODD}:RESPAWN", "body": "lstm", "width": 8, "sequence": 3},
     "gru on box": {**PPO, "game": f"{ODD}:STEERING", "turns": 6, "body": "gru", "width": 8},
@@ -38,6 +39,7 @@ POLICIES: dict[str, dict[str, Any]] = {
     "iqn with cnn": {**IQN, "game": f"{ODD}:BRIGHT_ROW", "turns": 6, "body": "cnn", "frames": 2},
     "iqn with gru, forbidden actions": {**IQN, "game": f"{ODD}:MASKED", "body": "gru"},
     "privileged critic": {**RECALL, **PPO, "critic": "both", "normalise_observations": True},
+    "continuous simple_spread": {**PPO, "game": "mpe2.simple_spread_v3:parallel_env", **CONTINUOUS},
 }
 PLAN: dict[str, Any] = {
     "worlds": 3, "total_episodes": 12, "episodes_per_update": 4, "evaluate_episodes": 2, "checkpoint_every": 1,
@@ -66,7 +68,6 @@ def sequential_result(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 def combinations() -> list[Any]:
     """All of policy × engine. Half of the policies are quick on worker processes; everything else is slow."""
-    engines = [name for name in ENGINES if name != "sequential"]
     return [
         pytest.param(
             policy,
@@ -74,7 +75,7 @@ def combinations() -> list[Any]:
             marks=[] if engine == "executor" and j % 2 == 0 else [pytest.mark.slow],
             id=f"{policy}-{engine}",
         )
-        for engine in engines
+        for engine in ENGINES
         for j, policy in enumerate(POLICIES)
     ]
 

@@ -27,6 +27,7 @@ from remuda.learners.ppo.stacked import StackedLearning
 from remuda.learners.ppo.tiled import TiledLearning, can_be_tiled
 from remuda.learners.schedule import counts, schedule
 from remuda.learners.stack import Adam, init_keys
+from remuda.learners.transitions import find_transitions
 
 
 class PPO(Learner):
@@ -108,14 +109,15 @@ class PPO(Learner):
             learning = self.learning(own)
             self.fill_advantages(own, learning)
             here = slice(own.first, own.last)
-            if own.count < self.options.minibatches:
-                too_few[here] = self._passes[here] * self.options.minibatches
+            steps = self.options.steps_per_pass(own.count)
+            if own.count < steps:
+                too_few[here] = self._passes[here] * steps
                 continue
             learned = learning.learn(self.round_settings())
             for name, column in learned.means.items():
                 self._report[name][here] = column
             self.steps[here] += learned.made
-            skipped[here] = self._passes[here] * minibatch_count(own.rows, self.options.minibatches) - learned.made
+            skipped[here] = self._passes[here] * minibatch_count(own.rows, self.options) - learned.made
         self.note_skipped_updates(skipped)
         self.note_skipped_updates(
             too_few, f"the round had fewer turns of theirs than minibatches={self.options.minibatches}"
@@ -165,9 +167,11 @@ class PPO(Learner):
         )
 
     def planned_steps(self, count: int) -> NDArray[np.int64]:
-        """Its own passes and minibatches."""
+        """Its own passes and minibatches, whose number may depend on the turns that were taken."""
         del count
-        return self._passes * self.options.minibatches
+        taken = [find_transitions(fragment, self.context.in_turn).learnable for fragment in self.fragments]
+        rows = sum((own.sum(axis=(0, 1)) for own in taken), np.zeros(self.context.agents, np.int64))
+        return self._passes * np.array([self.options.steps_per_pass(own) for own in rows.tolist()], np.int64)
 
     def report(self) -> dict[str, NDArray[np.float64]]:
         """Means over the gradient steps of the last round."""

@@ -11,16 +11,18 @@ from remuda.core import rng
 from remuda.core.ranges import split_evenly
 from remuda.core.rng import Keys
 from remuda.learners.ppo.experience import Experience, sequence_lengths
+from remuda.learners.ppo.options import PPOOptions
 
 
-def minibatch_count(rows: Experience, minibatches: int) -> int:
+def minibatch_count(rows: Experience, options: PPOOptions) -> int:
     """Gradient steps per pass: as the options say, but no more than there are sequences."""
-    return min(minibatches, int((rows.place[0] == 0).sum())) if rows.place.shape[2] else minibatches
+    steps = options.steps_per_pass(rows.actions.shape[1])
+    return min(steps, int((rows.place[0] == 0).sum())) if rows.place.shape[2] else steps
 
 
-def minibatch_rows(rows: Experience, minibatches: int, keys: Keys) -> Iterator[NDArray[np.int64] | None]:
+def minibatch_rows(rows: Experience, options: PPOOptions, keys: Keys) -> Iterator[NDArray[np.int64] | None]:
     """Rows of each minibatch in a random order per agent, (agents, rows); None: all of them. Sequences stay whole."""
-    parts, count = minibatch_count(rows, minibatches), rows.actions.shape[1]
+    parts, count = minibatch_count(rows, options), rows.actions.shape[1]
     if parts == 1:
         yield None
         return

@@ -31,6 +31,9 @@ class PPOOptions(Options):
     )
     passes: Passes = Field(4, description="times each round is learned from; or a list with one number per agent")
     minibatches: int = Field(8, ge=1, description="gradient steps per pass")
+    minibatch_size: int | None = Field(
+        None, ge=1, description="turns per gradient step, instead of minibatches: longer episodes make more steps"
+    )
     lr: PerAgent = Field("0.001:0.0001", description="learning rate; per agent")
     gamma: PerAgent = Field(0.99, description="discount; per agent")
     gae_lambda: float = Field(0.95, ge=0, le=1, description="decay of generalised advantages; 1: Monte Carlo")
@@ -43,6 +46,10 @@ class PPOOptions(Options):
     normalise_values: bool = Field(True, description="the critic predicts standardised returns")
     normalise_observations: bool = Field(False, description="the networks see standardised observations")
     reward_scale: float = Field(1.0, gt=0, description="rewards are multiplied by this")
+
+    def steps_per_pass(self, rows: int) -> int:
+        """Gradient steps in a pass over so many turns of an agent."""
+        return self.minibatches if self.minibatch_size is None else max(1, rows // self.minibatch_size)
 
     def check(self) -> None:
         """Raise if options contradict each other."""

@@ -83,7 +83,7 @@ class StackedLearning:
         own, network = self.own, self.agents.network
         keys = [(settings.passes[agent], self._sequence_key(agent)) for agent in range(own.first, own.last)]
         edges = [i for i in range(1, len(keys)) if keys[i] != keys[i - 1]]
-        rows = own.count // self.agents.options.minibatches + 1
+        rows = own.count // self.agents.options.steps_per_pass(own.count) + 1
         for first, last in zip([0, *edges], [*edges, len(keys)], strict=True):
             for low, high in chunks(last - first, 4 * network.row_bytes(rows)):
                 yield own.first + first + low, own.first + first + high
@@ -103,7 +103,7 @@ class StackedLearning:
         sums = {name: np.zeros(last - first) for name in METRICS}
         made = np.zeros(last - first, np.int64)
         for number in range(int(settings.passes[first])):
-            for picked in minibatch_rows(rows, options.minibatches, settings.sample_keys(agents.context, here, number)):
+            for picked in minibatch_rows(rows, options, settings.sample_keys(agents.context, here, number)):
                 batch = rows if picked is None else rows.pick(picked)
                 if options.normalise_advantages:
                     batch = batch._replace(advantages=normalised(batch.advantages))

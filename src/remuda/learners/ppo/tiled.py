@@ -139,7 +139,7 @@ class AgentLearning:
         moments = settings.value_moments[self.agent]
         for number in range(int(settings.passes[self.agent])):
             keys = settings.sample_keys(agents.context, slice(self.agent, self.agent + 1), number)
-            for picked in minibatch_rows(rows, agents.options.minibatches, keys):
+            for picked in minibatch_rows(rows, agents.options, keys):
                 if picked is not None:
                     yield self.batch(rows, moments, picked[0])
                 else:  # the same in every pass

@@ -55,9 +55,9 @@ class SimulatedEngine:
         self.agents = max(1, sum(part.agents for part in learning))
         self.microbatch_count = 1  # how many threads can share one agent's learning
         if all(part.player == "ppo" for part in learning):
-            self.microbatch_count = microbatch_count(
-                self.round * spec.turns // learner_options(plan, "ppo").minibatches
-            )
+            rows = self.round * spec.turns
+            steps = learner_options(plan, "ppo").steps_per_pass(rows)
+            self.microbatch_count = microbatch_count(rows // steps)
         self.threads_here = min(cores_here(), measured.variant.workers)
         self._used_threads = measured.median("collect_cpu_s") / max(measured.median("collect_wall_s"), 1e-9)
         together = min(self.threads_here, self.agents * self.microbatch_count)
