@@ -136,8 +136,10 @@ def _compute(report: StudyReport) -> str:
 
 
 def _repeat(report: StudyReport, folder: Path) -> str:
-    design = yaml.safe_dump(report.design.options.model_dump(mode="json", exclude_defaults=True), sort_keys=False)
-    name = report.design.options.name or folder.name
+    options = report.design.options
+    content = {**options.model_dump(mode="json", exclude_defaults=True), "seeds": options.seeds}  # always shown
+    design = yaml.safe_dump(content, sort_keys=False)
+    name = options.name or folder.name
     command = f"remuda study {name}.yaml"
     return (
         f"<pre>{escape(command)}</pre>{note(f'with this file {name}.yaml:')}<pre>{escape(design)}</pre>"
