@@ -23,7 +23,7 @@ CAPTIONS = {
     "scores": "Score of every run (|), with mean and inter-quartile mean over seeds and their 95 % intervals.",
     "curve-episodes": "Mean over seeds against episodes, with its 95 % interval at each point.",
     "curve-agent_steps": "The same against agent-steps.",
-    "curve-wall_s": "The same against seconds of training, on this machine with other runs beside.",
+    "curve-wall_s": "The same against seconds of training, beside other runs, where all runs of a variant have values.",
     "profiles": "Performance profiles: the share of runs at least as good as τ, with 95 % intervals at each point.",
     "improvement": "Probability that a run of a variant is better than a run of the baseline, with 95 % intervals.",
 }
