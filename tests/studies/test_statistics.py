@@ -158,6 +158,26 @@ def test_intervals_cover_in_simulated_studies(name: str, draw: object) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("seeds", [10, 20])
+def test_the_interval_of_the_iqm_covers_where_scores_have_two_modes(seeds: int) -> None:
+    """As of runs of which three in ten stay on a plateau; and no end of it lies outside of the scores."""
+    grid = np.linspace(-10, 130, 200_001)
+    shares = 0.3 * stats.norm.cdf(grid, 20, 5) + 0.7 * stats.norm.cdf(grid, 100, 5)
+    truth = np.interp(np.linspace(0.25, 0.75, 100_001), shares, grid).mean()
+    low, high = DRAW.normal(20, 5, (2000, seeds)), DRAW.normal(100, 5, (2000, seeds))
+    studies = np.where(DRAW.random((2000, seeds)) < 0.3, low, high)
+    found = [statistics.interquartile_mean([scores]) for scores in studies]
+    assert 0.93 <= np.mean([own.low <= truth <= own.high for own in found]) <= 0.97
+    assert all(scores.min() <= own.low <= own.high <= scores.max() for own, scores in zip(found, studies, strict=True))
+
+
+def test_two_modes_do_not_blow_up_the_interval_of_the_iqm() -> None:
+    scores = np.array([18.0, 20.0, 23.0, 96.0, 98.0, 99.0, 101.0, 102.0, 104.0, 105.0])
+    found = statistics.interquartile_mean([scores])
+    assert scores.min() <= found.low < found.value < found.high <= scores.max()
+
+
+@pytest.mark.slow
 def test_intervals_of_comparisons_cover_in_simulated_studies() -> None:
     pairs = DRAW.normal(size=(2000, 2, 10)) * [[[1.0], [2.0]]] + [[[1.0], [0.0]]]
     truth = stats.norm.cdf(1 / math.sqrt(5))

@@ -14,6 +14,7 @@ from remuda.studies.design import Design, StudyOptions
 from remuda.studies.schedule import RunSchedule
 from remuda.studies.study import RUNS
 from remuda.studies.trials.pool import TrialPool
+from remuda.studies.trials.process_places import ProcessPlaces
 from remuda.studies.trials.trial import Trial, TrialOutcome, TrialProgress
 
 
@@ -116,7 +117,8 @@ def test_a_run_that_gets_more_threads_ends_with_the_same_weights(tmp_path: Path,
         asked[trial.name].append(episode)
         return replace(trial, n_workers=1 + len(asked[trial.name]))
 
-    with TrialPool(3, lambda progress: told.update({progress.name: progress.episodes})) as pool:  # one place is free
+    places = ProcessPlaces(3, [])  # one of them is free
+    with TrialPool(places, lambda progress: told.update({progress.name: progress.episodes})) as pool:
         outcomes = [*pool.run(lambda busy: waiting.pop(0) if waiting else None, widen)]
     assert [own.status for own in outcomes] == ["finished"] * 2, [own.why for own in outcomes]
     assert min(len(own) for own in asked.values()) > 1, asked

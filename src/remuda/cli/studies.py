@@ -15,7 +15,7 @@ from rich.progress import Progress as Bar
 from rich.table import Column, Table
 
 import remuda
-from remuda.cli.words import Json, Trust, Words, given, refuse_arguments, settings_from
+from remuda.cli.words import Json, On, Trust, Words, given, refuse_arguments, settings_from
 from remuda.core.console import QuietConsole
 from remuda.core.errors import ConfigError
 
@@ -93,6 +93,7 @@ def search(
     total_episodes: Annotated[int | None, typer.Option(help="episodes of training, over all trials")] = None,
     compliance_threshold: Annotated[float | None, typer.Option(help="below it a trial reports no return")] = None,
     side_by_side: Annotated[int | None, typer.Option(help="trials at once, each in a process of its own")] = None,
+    on: On = None,
     seed: Annotated[int | None, typer.Option(help="decides every random number")] = None,
     out: Annotated[Path, typer.Option(help="the directory to write; must not exist")] = Path("search"),
     as_json: Json = False,
@@ -108,19 +109,19 @@ def search(
 
     flags = given(
         method=method, total_episodes=total_episodes, compliance_threshold=compliance_threshold,
-        side_by_side=side_by_side, seed=seed,
+        side_by_side=side_by_side, on=on, seed=seed,
     )  # fmt: skip
     with _listener() as listener:
         found = search_workflows(game, {**flags, **settings_from(words)}, out, listener)
     _print_search(found, as_json)
 
 
-def resume_search(folder: Path, as_json: bool, trust: bool) -> None:
+def resume_search(folder: Path, as_json: bool, trust: bool, on: str | None) -> None:
     """Continue a search."""
     from remuda.studies.workflows.search import resume_search
 
     with _listener() as listener:
-        found = resume_search(folder, listener, trust)
+        found = resume_search(folder, listener, trust, on)
     _print_search(found, as_json)
 
 

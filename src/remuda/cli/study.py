@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import remuda
-from remuda.cli.words import Json, Words, refuse_arguments, settings_from
+from remuda.cli.words import Json, On, Words, refuse_arguments, settings_from
 from remuda.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ def study(
     words: Words = None,
     seeds: Annotated[int | None, typer.Option(help="so many seeds, instead of those of the file", min=1)] = None,
     side_by_side: Annotated[int | None, typer.Option(help="runs at once; default: the cores", min=1)] = None,
+    on: On = None,
     out: Annotated[Path | None, typer.Option(help="the directory; default: studies/NAME")] = None,
     as_json: Json = False,
 ) -> None:
@@ -32,22 +33,22 @@ def study(
     settings of every run.
     """
     settings = refuse_arguments(remuda.study, settings_from(words), "game")
-    conclude(remuda.study(file, seeds=seeds, side_by_side=side_by_side, out=out, **settings), as_json)
+    conclude(remuda.study(file, seeds=seeds, side_by_side=side_by_side, on=on, out=out, **settings), as_json)
 
 
-def train_seeds(settings: dict[str, Any], seeds: int, as_json: bool) -> None:
+def train_seeds(settings: dict[str, Any], seeds: int, as_json: bool, on: str | None = None) -> None:
     """`remuda train … --seeds N`: a study of one variant."""
     if "seed" in settings:
         raise ConfigError(f"--seed {settings['seed']} and --seeds {seeds} contradict each other: give one of them")
     settings = refuse_arguments(remuda.study, settings, "game", "out")
-    conclude(remuda.study(seeds=seeds, **settings), as_json)
+    conclude(remuda.study(seeds=seeds, on=on, **settings), as_json)
 
 
-def resume_study(folder: Path, as_json: bool, trust: bool) -> None:
+def resume_study(folder: Path, as_json: bool, trust: bool, on: str | None) -> None:
     """Continue a study."""
     from remuda.studies.study import resume_study
 
-    conclude(resume_study(folder, trust=trust), as_json)
+    conclude(resume_study(folder, trust=trust, on=on), as_json)
 
 
 def conclude(done: Study, as_json: bool) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from remuda.cli.words import Json, Words, given, settings_from
+from remuda.cli.words import Json, On, Words, given, settings_from
 
 if TYPE_CHECKING:
     from remuda.studies.sweeps.sweep import Sweep
@@ -23,6 +23,7 @@ def sweep(
     total_episodes: Annotated[int | None, typer.Option(help="episodes of a trial that is not pruned", min=1)] = None,
     method: Annotated[str | None, typer.Option(help="tpe or random")] = None,
     prune: Annotated[str | None, typer.Option(help="hyperband, halving or none")] = None,
+    on: On = None,
     seed: Annotated[int | None, typer.Option(help="decides every random number")] = None,
     out: Annotated[Path, typer.Option(help="the directory to write; must not exist")] = Path("sweep"),
     as_json: Json = False,
@@ -38,16 +39,16 @@ def sweep(
 
     flags = given(
         trials=trials, budget_episodes=budget_episodes, minutes=minutes, total_episodes=total_episodes,
-        method=method, prune=prune, seed=seed,
+        method=method, prune=prune, on=on, seed=seed,
     )  # fmt: skip
     conclude_sweep(search_values({"game": game, **flags, **settings_from(words)}, out), as_json)
 
 
-def resume_sweep(folder: Path, as_json: bool, trust: bool) -> None:
+def resume_sweep(folder: Path, as_json: bool, trust: bool, on: str | None) -> None:
     """Continue a sweep."""
     from remuda.studies.sweeps.sweep import resume_sweep as continue_sweep
 
-    conclude_sweep(continue_sweep(folder, trust=trust), as_json)
+    conclude_sweep(continue_sweep(folder, trust=trust, on=on), as_json)
 
 
 def conclude_sweep(found: Sweep, as_json: bool) -> None:

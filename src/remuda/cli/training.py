@@ -10,7 +10,7 @@ import typer
 
 import remuda
 from remuda.cli.board import board_beside
-from remuda.cli.words import Json, Trust, Words, given, refuse_arguments, settings_from
+from remuda.cli.words import Json, On, Trust, Words, given, refuse_arguments, settings_from
 from remuda.core.console import QuietConsole
 from remuda.core.errors import ConfigError
 from remuda.games.shipped import SHIPPED
@@ -29,6 +29,7 @@ def train(
     total_episodes: Annotated[int | None, typer.Option(help="episodes over all worlds")] = None,
     seed: Annotated[int | None, typer.Option(help="decides every random number")] = None,
     seeds: Annotated[int | None, typer.Option(help="a study: seeds 0 … N-1, as many runs side by side")] = None,
+    on: On = None,
     learner: Annotated[str | None, typer.Option(help="see `remuda learners`")] = None,
     engine: Annotated[str | None, typer.Option(help="see `remuda engines`")] = None,
     n_workers: Annotated[int | None, typer.Option(help="threads or processes; default: the cores")] = None,
@@ -64,8 +65,10 @@ def train(
         from remuda.cli.study import train_seeds
 
         with board_beside(Path(settings.get("out") or "studies/x").parent) if board else nullcontext():
-            train_seeds(settings, seeds, as_json)
+            train_seeds(settings, seeds, as_json, on)
         return
+    if on is not None:
+        raise ConfigError(f"--on {on} is for many runs: give --seeds N too, or --engine ray for one run on a cluster")
     settings = refuse_arguments(remuda.train, settings, "game", "out", "callbacks")
     with board_beside(Path(settings.get("out") or "runs/x").parent) if board else nullcontext():
         conclude(remuda.train(trust=trust, **settings), as_json)
@@ -78,6 +81,7 @@ def resume(
     n_workers: Annotated[int | None, typer.Option(help="continue with more or fewer workers", min=1)] = None,
     n_learners: Annotated[str | None, typer.Option(help="continue with more or fewer learners; or auto")] = None,
     address: Annotated[str | None, typer.Option(help="continue on another Ray cluster")] = None,
+    on: On = None,
     total_episodes: Annotated[int | None, typer.Option(help="train for so many episodes in all", min=1)] = None,
     trust: Trust = False,
     as_json: Json = False,
@@ -95,23 +99,27 @@ def resume(
         from remuda.cli.studies import resume_search
 
         if flags:
-            raise ConfigError(f"{run} is a search: resume takes no flags for it but --json and --trust")
-        resume_search(run, as_json, trust)
+            raise ConfigError(f"{run} is a search: resume takes no flags for it but --on, --json and --trust")
+        resume_search(run, as_json, trust, on)
         return
     if is_sweep(run):
         from remuda.cli.sweep import resume_sweep
 
         if flags:
-            raise ConfigError(f"{run} is a sweep: resume takes no flags for it but --json and --trust")
-        resume_sweep(run, as_json, trust)
+            raise ConfigError(f"{run} is a sweep: resume takes no flags for it but --on, --json and --trust")
+        resume_sweep(run, as_json, trust, on)
         return
     if is_study(run):
         from remuda.cli.study import resume_study
 
         if flags:
-            raise ConfigError(f"{run} is a study: resume takes no flags for it but --json and --trust")
-        resume_study(run, as_json, trust)
+            raise ConfigError(f"{run} is a study: resume takes no flags for it but --on, --json and --trust")
+        resume_study(run, as_json, trust, on)
         return
+    if on is not None:
+        raise ConfigError(
+            f"{run} is a run: --on is for studies, sweeps and searches; --engine and --address are for runs"
+        )
     conclude(remuda.resume(run, trust=trust, **flags), as_json)
 
 

@@ -15,6 +15,10 @@ Words = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON object at the end")]
 Checkpoint = Annotated[str | None, typer.Option(help="which one, or `best`; default: the newest")]
+On = Annotated[
+    str | None,
+    typer.Option(help="where runs of many are trained: processes, ray (a cluster here), ray:HOST:PORT, ray:auto"),
+]
 Trust = Annotated[
     bool, typer.Option("--trust", help="follow names of code (module:name) in runs that somebody else made")
 ]

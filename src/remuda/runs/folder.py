@@ -117,6 +117,18 @@ def refuse_if_locked(folder: Path) -> None:
             raise RunError(f"{folder} is being trained by another process") from None
 
 
+def is_held(folder: Path) -> bool:
+    """Whether a process of this machine trains the run, or one of another machine does or died of it."""
+    try:
+        with (folder / LOCK).open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return file.read() not in ("", gethostname())
+    except BlockingIOError:
+        return True
+    except OSError:  # there is no run yet
+        return False
+
+
 def _write_name(file: TextIO, name: str) -> None:
     with suppress(OSError):  # a full disk
         file.truncate(0)

@@ -28,6 +28,7 @@ from remuda.core.plan import Plan
 from remuda.core.yamlfile import read_yaml
 from remuda.engines.table import AUTO
 from remuda.runs.settings import make_plan
+from remuda.studies.trials.places import ON_HELP, PROCESSES, on_ray
 
 UNCOMPARED = (
     "n_workers", "n_learners", "address", "actor_cpus", "actor_gpus", "actor_resources", "pictures", "callbacks",
@@ -57,9 +58,11 @@ class StudyOptions(Options):
         None, gt=0, description="differences from the baseline up to this count as none (test of equivalence, TOST)"
     )
     side_by_side: int | None = Field(None, ge=1, le=4096, description="runs at once; default: the cores")
+    on: str = Field(PROCESSES, description=ON_HELP)
 
     def check(self) -> None:
         """Refuse lists that make no runs."""
+        on_ray(self.on)
         if isinstance(self.seeds, int) and self.seeds < 1:
             raise ConfigError(f"seeds={self.seeds} (the study) should be at least 1, or a list of seeds")
         if not self.seed_list or len(set(self.seed_list)) < len(self.seed_list):

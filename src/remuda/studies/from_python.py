@@ -37,18 +37,20 @@ def search(game: str = "cage2", out: Path | str = "search", **settings: Any) -> 
     return searches.search(game, settings, out)
 
 
-def resume_study(folder: Path | str, *, quiet: bool = False, trust: bool = False) -> Study | Sweep | Search:
+def resume_study(
+    folder: Path | str, *, quiet: bool = False, trust: bool = False, on: str | None = None
+) -> Study | Sweep | Search:
     """Continue the study, sweep or search in a directory as if it had never stopped.
 
-    `trust` follows names of code in one that somebody else began.
+    `trust` follows names of code in one that somebody else began; `on` has its trials elsewhere from now on.
     """
     path = Path(folder)
     if is_study(path):
-        return studies.resume_study(path, quiet, trust)
+        return studies.resume_study(path, quiet, trust, on)
     if is_search(path):
-        return searches.resume_search(path, trust=trust)
+        return searches.resume_search(path, trust=trust, on=on)
     if not is_sweep(path):
         raise RunError(f"{path} is neither a study nor a sweep nor a search; `remuda.resume` continues a run")
-    found = sweeps.resume_sweep(path, quiet, trust)
+    found = sweeps.resume_sweep(path, quiet, trust, on)
     write_sweep(found)
     return found

@@ -23,7 +23,7 @@ CAPTIONS = {
     "scores": "Score of every run (|), with mean and inter-quartile mean over seeds and their 95 % intervals.",
     "curve-episodes": "Mean over seeds against episodes, with its 95 % interval at each point.",
     "curve-agent_steps": "The same against agent-steps.",
-    "curve-wall_s": "The same against seconds of training, on this machine with other runs beside.",
+    "curve-wall_s": "The same against seconds of training, beside other runs, where all runs of a variant have values.",
     "profiles": "Performance profiles: the share of runs at least as good as τ, with 95 % intervals at each point.",
     "improvement": "Probability that a run of a variant is better than a run of the baseline, with 95 % intervals.",
 }
@@ -136,8 +136,10 @@ def _compute(report: StudyReport) -> str:
 
 
 def _repeat(report: StudyReport, folder: Path) -> str:
-    design = yaml.safe_dump(report.design.options.model_dump(mode="json", exclude_defaults=True), sort_keys=False)
-    name = report.design.options.name or folder.name
+    options = report.design.options
+    content = {**options.model_dump(mode="json", exclude_defaults=True), "seeds": options.seeds}  # always shown
+    design = yaml.safe_dump(content, sort_keys=False)
+    name = options.name or folder.name
     command = f"remuda study {name}.yaml"
     return (
         f"<pre>{escape(command)}</pre>{note(f'with this file {name}.yaml:')}<pre>{escape(design)}</pre>"

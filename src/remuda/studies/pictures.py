@@ -32,11 +32,11 @@ MAX_LEGEND = 12
 def draw(report: StudyReport) -> dict[str, Any]:
     """Every picture that the study has data for, as figures of matplotlib, by name."""
     pictures: dict[str, Callable[[Any, StudyReport], None]] = {"scores": _scores}
+    if report.comparisons:
+        pictures["improvement"] = _improvement  # as low as the first: they stand side by side on a page
     if all(len(own.curve[axis]) > 1 for variant in report.variants for own in variant.scores for axis in AXES):
         pictures |= {f"curve-{axis}": partial(_curves, axis=axis) for axis in AXES}
     pictures["profiles"] = _profiles
-    if report.comparisons:
-        pictures["improvement"] = _improvement
     return {name: _drawn(picture, report) for name, picture in pictures.items()}
 
 
@@ -93,18 +93,21 @@ def _scores(axes: Any, report: StudyReport) -> None:
         _interval(axes, own.mean, i, _colour(i), "o")
         _interval(axes, own.iqm, i + 0.25, _colour(i), "s")
     axes.set_yticks(range(len(report.variants)), [_wrapped(own.name) for own in report.variants], fontsize=8)
-    axes.invert_yaxis()
+    axes.set_ylim(len(report.variants) - 0.5, -0.5)  # the first is on top, and no mark lies on the axis
     axes.set_xlabel(f"{report.design.options.metric}: | runs, ● mean, ■ IQM, 95 %", fontsize=9)
 
 
 def _curves(axes: Any, report: StudyReport, axis: str) -> None:
     """The mean over seeds, with its interval as a band."""
+    from matplotlib.ticker import EngFormatter
+
     for i, own in enumerate(report.variants):
         curve = own.curve(axis)
         value, low, high = (np.array([getattr(e, name) for e in curve.estimates]) for name in ("value", "low", "high"))
         axes.plot(curve.x, value, color=_colour(i), linewidth=1.6, label=own.name if i < MAX_LEGEND else None)
         axes.fill_between(curve.x, low, high, color=_colour(i), alpha=0.18, linewidth=0)
     axes.set_xlabel(LABELS[axis], fontsize=9)
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))  # 20k, 6M; never a factor in a corner
     evaluated = all(score.evaluated for own in report.variants for score in own.scores)
     axes.set_ylabel(f"{report.design.options.metric} ({'evaluation' if evaluated else 'training'})", fontsize=9)
     _legend(axes)
@@ -134,5 +137,5 @@ def _improvement(axes: Any, report: StudyReport) -> None:
     axes.axvline(0.5, color="#9aa4af", linewidth=1)
     axes.set_xlim(-0.02, 1.02)
     axes.set_yticks(range(len(report.comparisons)), [_wrapped(name) for name in report.comparisons], fontsize=8)
-    axes.invert_yaxis()
+    axes.set_ylim(len(report.comparisons) - 0.5, -0.5)
     axes.set_xlabel("probability of improvement, 95 %", fontsize=9)

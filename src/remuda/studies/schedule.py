@@ -13,6 +13,7 @@ from remuda.core.machine import cores
 from remuda.engines.table import AUTO, find_engine
 from remuda.runs.run import Run
 from remuda.studies.design import Design, StudyRun
+from remuda.studies.trials.places import on_ray, threads_on_cluster
 from remuda.studies.trials.trial import Trial, TrialOutcome, TrialProgress
 
 WIDEN_S = 10.0
@@ -42,8 +43,9 @@ class RunSchedule:
         for own in design.runs:
             if done is not None and own.name in done:
                 self._measure(own.variant.name, done[own.name])
+        self._on_cluster = on_ray(design.options.on)
         fixed = [own.plan.n_workers or 1 for own in todo]
-        fitting = max(1, cores() // max(fixed, default=1))
+        fitting = len(todo) if self._on_cluster else max(1, cores() // max(fixed, default=1))
         self.side_by_side = max(1, min(design.options.side_by_side or fitting, len(todo)))
 
     @property
@@ -56,7 +58,7 @@ class RunSchedule:
         return {value for value in values if session.is_session_name(value)}
 
     def next_trial(self, busy: int) -> Trial | None:
-        """The next run, with its share of the cores."""
+        """The next run, with its share of the cores; on a cluster with those that it claims."""
         if not self._waiting:
             return None
         share = max(1, cores() // min(self.side_by_side, busy + len(self._waiting)))
@@ -68,7 +70,7 @@ class RunSchedule:
             folder=self._folders[own.name],
             settings=own.settings,
             episodes=own.plan.total_episodes,
-            n_workers=own.plan.n_workers or share,
+            n_workers=threads_on_cluster(own.plan) if self._on_cluster else own.plan.n_workers or share,
         )
 
     def widen(self, trial: Trial, busy: int) -> Trial | None:

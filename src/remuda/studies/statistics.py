@@ -2,8 +2,11 @@
 
 Intervals are of 95 % and have to hold for ten seeds. The percentile bootstrap, which most papers use, covers the mean
 of ten normal scores in 91 % of studies and that of ten exponential ones in 88 % (2,000 simulated studies each). So the
-mean and the inter-quartile mean have studentised bootstrap intervals, and the median has one from order statistics: all
-of them cover 93 to 96 % there (`tests/studies/test_statistics.py` repeats it).
+mean has a studentised bootstrap interval, and the median has one from order statistics. That of the inter-quartile mean
+is a percentile interval, widened for few seeds. A studentised one would fail where scores have two modes, as those of
+runs of which some stay on a plateau: resamples whose middle half lies in one mode have nearly no standard error, and
+the interval covers 66 to 80 % while it is several times as wide as all scores. `tests/studies/test_statistics.py`
+simulates all of this.
 
 Scores come in strata, one array per task; seeds are drawn within each stratum, and an aggregate over several strata is
 the mean of theirs.
@@ -12,7 +15,7 @@ the mean of theirs.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -53,14 +56,22 @@ def mean(strata: Sequence[Floats]) -> Estimate:
     """The mean, with a studentised bootstrap interval; with fewer than MIN_SEEDS seeds by Student's t."""
     if min(map(len, strata)) < MIN_SEEDS:
         return _student(strata)
-    return _bootstrap(strata, lambda x: x.mean(axis=-1), _mean_error)
+    return _studentised(strata)
 
 
 def interquartile_mean(strata: Sequence[Floats]) -> Estimate:
-    """The mean without the lowest and the highest quarter, with a studentised bootstrap interval."""
-    if min(map(len, strata)) < MIN_SEEDS:
-        return Estimate(float(np.mean([_trimmed(x) for x in strata])))
-    return _bootstrap(strata, _trimmed, _trimmed_error)
+    """The mean without the lowest and the highest quarter, with a widened percentile bootstrap interval."""
+    from scipy import stats
+
+    value, seeds = float(np.mean([_trimmed(x) for x in strata])), min(map(len, strata))
+    if seeds < MIN_SEEDS:
+        return Estimate(value)
+    # Resamples vary less than studies do: quantiles are taken further out, as Student's t is wider than the normal
+    # distribution (Hesterberg 2015). Of 2,000 studies of ten seeds it covers 95 to 97 %, of five seeds 84 to 94 %.
+    tail = stats.norm.cdf(stats.t.ppf((1 - LEVEL) / 2, seeds - 1))
+    values = np.mean([_trimmed(x[_resampled(len(x), number)]) for number, x in enumerate(strata)], axis=0)
+    low, high = np.quantile(values, [tail, 1 - tail])
+    return Estimate(value, float(low), float(high))
 
 
 def median(strata: Sequence[Floats]) -> Estimate:
@@ -95,17 +106,15 @@ def _student(strata: Sequence[Floats]) -> Estimate:
     return Estimate(value, value - width, value + width)
 
 
-def _bootstrap(
-    strata: Sequence[Floats], statistic: Callable[[Floats], Any], error: Callable[[Floats], Any]
-) -> Estimate:
-    """A studentised bootstrap interval: resamples tell the distribution of (resampled - value) / its standard error."""
-    value = float(np.mean([statistic(x) for x in strata]))
-    own_error = math.sqrt(sum(float(error(x)) ** 2 for x in strata)) / len(strata)
+def _studentised(strata: Sequence[Floats]) -> Estimate:
+    """A studentised bootstrap interval: resamples tell the distribution of (resampled - mean) / its standard error."""
+    value = float(np.mean([x.mean() for x in strata]))
+    own_error = math.sqrt(sum(float(_mean_error(x)) ** 2 for x in strata)) / len(strata)
     if own_error == 0:
         return Estimate(value, value, value)
     samples = [x[_resampled(len(x), number)] for number, x in enumerate(strata)]  # (resamples, seeds) each
-    values = np.mean([statistic(sample) for sample in samples], axis=0)  # (resamples,)
-    errors = np.sqrt(np.sum([error(sample) ** 2 for sample in samples], axis=0)) / len(strata)
+    values = np.mean([sample.mean(axis=-1) for sample in samples], axis=0)  # (resamples,)
+    errors = np.sqrt(np.sum([_mean_error(sample) ** 2 for sample in samples], axis=0)) / len(strata)
     ratios = (values - value)[errors > 0] / errors[errors > 0]  # resamples of one score only say nothing
     low, high = np.quantile(ratios, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return Estimate(value, value - float(high) * own_error, value - float(low) * own_error)
@@ -126,14 +135,6 @@ def _trimmed(x: Floats) -> Any:
     """The inter-quartile mean along the last axis."""
     cut = int(TRIM * x.shape[-1])
     return np.sort(x, axis=-1)[..., cut : x.shape[-1] - cut].mean(axis=-1)
-
-
-def _trimmed_error(x: Floats) -> Floats:
-    """The standard error of a trimmed mean, from the winsorised variance (Tukey and McLaughlin)."""
-    n, cut = x.shape[-1], int(TRIM * x.shape[-1])
-    kept, ordered = n - 2 * cut, np.sort(x, axis=-1)
-    winsorised = np.clip(ordered, ordered[..., cut : cut + 1], ordered[..., n - cut - 1 : n - cut])
-    return np.asarray(winsorised.std(axis=-1, ddof=1) * math.sqrt((n - 1) / (kept * (kept - 1))))
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ checkpoint goes on from there. So a study can be killed at any moment and contin
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import count
 from pathlib import Path
@@ -37,6 +37,7 @@ from remuda.studies.progress import StudyProgress
 from remuda.studies.report import StudyReport
 from remuda.studies.schedule import RunSchedule
 from remuda.studies.state import StudyState
+from remuda.studies.trials.places import on_ray, open_places
 from remuda.studies.trials.pool import TrialPool
 from remuda.studies.trials.trial import TrialOutcome, TrialProgress
 from remuda.transport.processes import refuse_inside_workers
@@ -56,6 +57,7 @@ def study(
     baseline: str | None = None,
     margin: float | None = None,
     side_by_side: int | None = None,
+    on: str | None = None,
     out: Path | str | None = None,
     quiet: bool = False,
     **settings: Any,
@@ -63,11 +65,11 @@ def study(
     """Run a study, from a file or from arguments, and return it; in the same directory it goes on where it stopped.
 
     `settings` are those of every run, as for `train`. `variants` are named settings, `grid` has lists of values,
-    `seeds` is a number or a list. `out` defaults to studies/NAME.
+    `seeds` is a number or a list. `on="ray:HOST:PORT"` has the runs on a Ray cluster. `out` defaults to studies/NAME.
     """
     given: dict[str, Any] = {
         "variants": variants, "grid": grid, "seeds": seeds, "metric": metric, "baseline": baseline, "margin": margin,
-        "side_by_side": side_by_side,
+        "side_by_side": side_by_side, "on": on,
     }  # fmt: skip
     changes = {name: _plain(value) for name, value in given.items() if value is not None}
     if game is not None:
@@ -99,11 +101,15 @@ def _next_folder(options: StudyOptions) -> Path:
     return next(folder for n in count(1) if not (folder := STUDIES / f"{name}-{n:03d}").exists())
 
 
-def resume_study(folder: Path, quiet: bool = False, trust: bool = False) -> Study:
+def resume_study(folder: Path, quiet: bool = False, trust: bool = False, on: str | None = None) -> Study:
     """Continue the study in a directory; `trust` follows names of code in one that somebody else made."""
     if trust:
         sign_runs(folder)
-    return run_study(open_design(folder, trust), folder, quiet)
+    design = open_design(folder, trust)
+    if on is not None:
+        on_ray(on)
+        design = replace(design, options=design.options.model_copy(update={"on": on}))
+    return run_study(design, folder, quiet)
 
 
 def is_study(folder: Path) -> bool:
@@ -189,7 +195,11 @@ def run_study(design: Design, folder: Path, quiet: bool = False) -> Study:
                 progress.tell(told)
                 schedule.tell(told)
 
-            with TrialPool(schedule.side_by_side, tell, schedule.objects) as pool:
+            plans = [own.plan for own in todo]
+            places = open_places(
+                design.options.on, schedule.side_by_side, folder, plans, schedule.objects, progress.say
+            )
+            with TrialPool(places, tell) as pool:
                 for outcome in pool.run(schedule.next_trial, schedule.widen):
                     progress.ended(outcome)
                     schedule.ended(outcome)

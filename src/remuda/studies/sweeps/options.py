@@ -8,6 +8,7 @@ from pydantic import Field
 
 from remuda.core.errors import ConfigError
 from remuda.core.options import Options
+from remuda.studies.trials.places import ON_HELP, PROCESSES, on_ray
 
 
 class SweepOptions(Options):
@@ -24,10 +25,12 @@ class SweepOptions(Options):
     metric: str = Field("return", description="what is maximised: a column of evaluations.csv, mean over the agents")
     higher_is_better: bool = Field(True, description="whether a larger metric is better")
     side_by_side: int | None = Field(None, ge=1, le=4096, description="trials at once; default: the cores")
+    on: str = Field(PROCESSES, description=ON_HELP)
     seed: int = Field(0, ge=0, lt=2**50, description="decides every random number of the sweep and its trials")
 
     def check(self) -> None:
         """Fill in nothing, but refuse what contradicts."""
+        on_ray(self.on)
         if self.trials is not None and self.budget_episodes is not None:
             raise ConfigError("trials and budget_episodes both say how long the sweep is: give one of them")
 

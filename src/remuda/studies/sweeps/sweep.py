@@ -37,6 +37,7 @@ from remuda.studies.sweeps.proposer import (
     require_optuna,
 )
 from remuda.studies.sweeps.space import distributions, is_range
+from remuda.studies.trials.places import Places, on_ray, open_places, threads_on_cluster
 from remuda.studies.trials.pool import TrialPool
 from remuda.studies.trials.trial import Trial, TrialOutcome
 from remuda.transport.processes import refuse_inside_workers
@@ -70,7 +71,7 @@ def sweep(settings: Mapping[str, Any], out: Path | str, quiet: bool = False) -> 
         return _run(folder, state, quiet)
 
 
-def resume_sweep(folder: Path, quiet: bool = False, trust: bool = False) -> Sweep:
+def resume_sweep(folder: Path, quiet: bool = False, trust: bool = False, on: str | None = None) -> Sweep:
     """Continue a sweep as if it had never stopped; `trust` follows names of code in one that somebody else began."""
     if not is_sweep(folder):
         raise RunError(f"{folder} is not a sweep: it has no {STATE}")
@@ -81,6 +82,9 @@ def resume_sweep(folder: Path, quiet: bool = False, trust: bool = False) -> Swee
     if trust:
         sign_runs(folder)
     check_trust(folder, state.settings, trust)
+    if on is not None:
+        on_ray(on)
+        state = state.model_copy(update={"options": state.options.model_copy(update={"on": on})})
     with locked(folder):
         return _run(folder, state, quiet)
 
@@ -223,14 +227,14 @@ class SweepSchedule:
     def _trial(self, own: SweepTrial) -> Trial:
         options = self.state.options
         known = known_before(own.number, options, self.state.trials)
-        side = side_by_side(self.state)
+        share = max(1, cores() // side_by_side(self.state))
         return Trial(
             name=str(own.number),
             folder=trial_folder(self.folder, own.number),
             settings={**self.state.settings, **own.values, "seed": 1000 * options.seed + own.number},
             episodes=self._plan.total_episodes,
             rule=PruningRule(own.number, own.values, options, self._space, known),
-            n_workers=self._plan.n_workers or max(1, cores() // side),
+            n_workers=threads_on_cluster(self._plan) if on_ray(options.on) else self._plan.n_workers or share,
         )
 
     def record(self, outcome: TrialOutcome) -> SweepTrial | None:
@@ -244,8 +248,9 @@ class SweepSchedule:
 
 
 def side_by_side(state: SweepState) -> int:
-    """Trials at once: no more than the cores, and than may run without knowing each other."""
-    return min(state.options.side_by_side or cores(), state.options.batch)
+    """Trials at once: no more than the cores of this machine, and than may run without knowing each other."""
+    options = state.options
+    return min(options.side_by_side or (options.batch if on_ray(options.on) else cores()), options.batch)
 
 
 def _ended(trial: SweepTrial, outcome: TrialOutcome, options: SweepOptions) -> SweepTrial:
@@ -269,7 +274,7 @@ def _run(folder: Path, state: SweepState, quiet: bool) -> Sweep:
     schedule = SweepSchedule(folder, state)
     wall_before, began = state.wall_s, time.monotonic()
     progress = SweepProgress(state.options, _plan(state).total_episodes, state.trials, quiet)
-    with progress, TrialPool(side_by_side(state), progress.tell) as pool:
+    with progress, TrialPool(_places(folder, state, progress), progress.tell) as pool:
         for outcome in pool.run(schedule.next_trial):
             own = schedule.record(outcome)
             state = state.model_copy(update={"wall_s": wall_before + time.monotonic() - began})
@@ -280,6 +285,10 @@ def _run(folder: Path, state: SweepState, quiet: bool) -> Sweep:
     if pool.stopped_by is not None:
         progress.say(f"stopped; continue with: remuda resume {folder}")
     return found
+
+
+def _places(folder: Path, state: SweepState, progress: SweepProgress) -> Places | None:
+    return open_places(state.options.on, side_by_side(state), folder, [_plan(state)], say=progress.say)
 
 
 def _write(folder: Path, state: SweepState) -> None:

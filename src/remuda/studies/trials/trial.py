@@ -12,11 +12,14 @@ from typing import Any, Literal, Protocol
 from remuda.core.errors import RemudaError, RunError, message_of
 from remuda.core.failures import format_traceback
 from remuda.runs.callbacks.base import Callback, Row, Training
+from remuda.runs.folder import is_held
 from remuda.runs.run import Run
 from remuda.runs.training import resume, start
 
 TELL_EVERY_S = 0.2
 """Least seconds between two reports of a trial's progress."""
+RELEASE_S = 30.0
+"""Longest wait for the process that had the trial before: it may be about to die, or be out of reach elsewhere."""
 
 
 class TrialRule(Protocol):
@@ -72,6 +75,7 @@ Tell = Callable[[TrialProgress], None]
 def run_trial(trial: Trial, tell: Tell = lambda progress: None) -> TrialOutcome:
     """Train the trial, or continue it if it was interrupted."""
     watcher = _Watcher(trial, tell)
+    _await_release(trial.folder)
     try:
         run = _train(trial, watcher)
     except Exception as error:  # a user's game may raise anything; it ends this trial only
@@ -95,6 +99,17 @@ def _train(trial: Trial, watcher: _Watcher) -> Run:
     if run.finished or watcher.why is not None:
         return run
     return resume(trial.folder, n_workers=trial.n_workers, callbacks=[watcher], quiet=True)
+
+
+def _await_release(folder: Path) -> None:
+    """Wait while another process trains the run: two must not write into one directory.
+
+    After `kill -9` of a study its processes live on for a moment. Those on another machine that is cut off end when
+    nobody has asked about them for a while, see `ray_host.LEASE_S`.
+    """
+    deadline = time.monotonic() + RELEASE_S
+    while is_held(folder) and time.monotonic() < deadline:
+        time.sleep(0.1)
 
 
 def interrupted_run(folder: Path) -> Run | None:

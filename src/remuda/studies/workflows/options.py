@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from remuda.core.options import Options
+from remuda.studies.trials.places import ON_HELP, PROCESSES, on_ray
 
 Method = Literal["gp-ucb", "random", "halving", "conditioned"]
 
@@ -25,8 +26,13 @@ class SearchOptions(Options):
     patience: int = Field(20, ge=1, description="rounds without improvement after which a trial ends")
     exploration: float = Field(2.0, ge=0, description="gp-ucb: standard deviations added to the expected return")
     side_by_side: int = Field(1, ge=1, le=256, description="trials at once, each in its own process")
+    on: str = Field(PROCESSES, description=ON_HELP)
     score_episodes: int = Field(500, ge=2, description="fresh episodes on which each order is scored at the end")
     seed: int = Field(0, ge=0, lt=2**50, description="decides every random number of the search and its trials")
+
+    def check(self) -> None:
+        """Refuse what is no place."""
+        on_ray(self.on)
 
     @property
     def max_trial_episodes(self) -> int:

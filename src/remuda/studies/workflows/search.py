@@ -18,6 +18,7 @@ from remuda.games.cage2.workflow import ORDERS, distinct_orders
 from remuda.runs.folder import free_folder, locked
 from remuda.runs.settings import make_plan, spec_of
 from remuda.runs.trust import check_trust, sign, sign_runs
+from remuda.studies.trials.places import on_ray, open_places
 from remuda.studies.trials.pool import TrialPool
 from remuda.studies.trials.trial import TrialProgress
 from remuda.studies.workflows.methods import SearchSpace, propose
@@ -61,7 +62,9 @@ def search(game: str, settings: Mapping[str, Any], out: Path | str, listener: Se
         return _run(folder, state, listener)
 
 
-def resume_search(folder: Path | str, listener: SearchListener = SILENT, trust: bool = False) -> Search:
+def resume_search(
+    folder: Path | str, listener: SearchListener = SILENT, trust: bool = False, on: str | None = None
+) -> Search:
     """Continue a search as if it had never stopped; `trust` follows names of code in one that somebody else began."""
     path = Path(folder)
     if not is_search(path):
@@ -71,6 +74,9 @@ def resume_search(folder: Path | str, listener: SearchListener = SILENT, trust: 
             sign_runs(path)
         state = read_state(path)
         check_trust(path, state.settings, trust)
+        if on is not None:
+            on_ray(on)
+            state = state.model_copy(update={"options": state.options.model_copy(update={"on": on})})
         return _run(path, state, listener)
 
 
@@ -83,7 +89,9 @@ def _first_state(game: str, settings: Mapping[str, Any]) -> SearchState:
         if name in trials:
             raise ConfigError(f"{name} is chosen by the search: leave it out")
     trials = {**({} if "preset" in trials else DEFAULTS), "pictures": False, **trials, "game": game}
-    if options.side_by_side > 1:
+    if on_ray(options.on):
+        trials.setdefault("n_workers", 1)
+    elif options.side_by_side > 1:
         trials.setdefault("n_workers", max(1, cores() // options.side_by_side))
     state = SearchState(game=game, options=options, settings=trials)
     plan = _plan(state)
@@ -110,7 +118,10 @@ def _run(folder: Path, state: SearchState, listener: SearchListener) -> Search:
     listener.on_message(_introduction(state, space))
     under_way: dict[str, WorkflowTrial] = {}
     try:
-        with TrialPool(state.options.side_by_side, lambda told: listener.on_round(under_way[told.name], told)) as pool:
+        places = open_places(
+            state.options.on, state.options.side_by_side, folder, [_plan(state)], say=listener.on_message
+        )
+        with TrialPool(places, lambda told: listener.on_round(under_way[told.name], told)) as pool:
             while True:
                 proposing = time.perf_counter()
                 trials = propose(state.options, space, state.outcomes)

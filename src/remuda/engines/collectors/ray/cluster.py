@@ -166,8 +166,8 @@ class Cluster:
         """The error to raise; what was started is ended first."""
         self.close()
         return ConfigError(
-            f"engine=ray: no cluster could be started here: {reason}; "
-            "start one with `ray start --head` and give its address, or use engine=executor"
+            f"Ray: no cluster could be started here: {reason}; "
+            "start one with `ray start --head` and give its address, or do without Ray"
         )
 
     def start_actor(self, kind: type, *args: Any) -> Any:
@@ -304,4 +304,4 @@ def require_ray() -> Any:
     try:
         return importlib.import_module("ray")
     except ImportError:
-        raise ConfigError("engine=ray needs Ray, which is not installed here: pip install 'remuda-rl[ray]'") from None
+        raise ConfigError("Ray is needed for this, and is not installed here: pip install 'remuda-rl[ray]'") from None
