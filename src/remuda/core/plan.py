@@ -44,7 +44,7 @@ class Plan(Options):
     )
     precision: Literal["fp32", "bf16"] = Field("fp32", description="of the matrix products")
 
-    engine: str = Field("auto", description="where collecting and learning happen; auto: by what a turn costs")
+    engine: str = Field("auto", description="where collecting and learning happen; auto: the fastest in short trials")
     n_workers: int | None = Field(None, ge=1, le=4096, description="threads or processes; default: the cores")
     n_learners: Annotated[int, Field(ge=1)] | Literal["auto"] | None = Field(
         None,

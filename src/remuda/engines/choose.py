@@ -4,57 +4,138 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import torch
 
 from remuda.core.errors import ConfigError
 from remuda.core.game import GameSpec, StepCost
-from remuda.core.machine import cores
+from remuda.core.machine import CpuClock, cores
 from remuda.core.plan import Plan
 from remuda.engines.collectors.ray.cluster import require_ray
 from remuda.engines.collectors.warm_up import warm_up_request
 from remuda.engines.context import EngineContext
+from remuda.engines.rates import Rates, read_rates, write_rates
 from remuda.engines.table import AUTO, find_engine
+from remuda.engines.trials import FEWEST_TURNS, Placement, Subject, measure_placements, short_enough
 from remuda.engines.turn_cost import measure_turn
 from remuda.games.registry import find_game
+from remuda.learners.herd import Part, assign
 from remuda.transport.processes import processes_forbidden, processes_unavailable
 from remuda.transport.worker_pool import WorkerPool
 
-PROCESSES_PAY_S = 10.0
-"""Below so many seconds of playing in the whole run, starting worker processes would take longer than they save."""
+MEASURING_PAYS_S = 60.0
+"""Shorter runs are not measured first: trials take about ten seconds."""
+FEW_ROUNDS = 16
+"""Runs of fewer rounds of a compiled game are not even estimated."""
+COSTLY_S = 2.0
+"""Where making all worlds, or the shortest round of a trial, takes longer here, there are no trials: turns that cost so
+much are for worker processes."""
 MAX_WAITING_WORKERS = 64
+TOLD = 3
+"""Placements whose rates are shown."""
+
+Hook = Callable[[str], None]
 
 
-def choose_engine(plan: Plan, spec: GameSpec) -> tuple[Plan, str]:
+def choose_engine(
+    plan: Plan, spec: GameSpec, parts: list[Part] | None = None, on_trials: Hook = lambda text: None
+) -> tuple[Plan, str]:
     """The plan with an engine in place of `auto`, and why that one; other plans as they are.
 
-    The choice is among engines that wait by round, so that the weights do not depend on it.
+    The choice is among engines that wait by round, so that the weights do not depend on it. `parts` are those of the
+    herd, if they are known already. `on_trials` is called before trials, with a line to show or an empty one.
     """
     if plan.engine != AUTO:
         return plan, ""
-    engine, workers, why = _best_engine(plan, spec)
-    changes = {"engine": engine, "n_workers": plan.n_workers or workers, "deterministic": True}
+    subject = Subject(plan, spec, assign(plan, spec) if parts is None else parts, resolve_device(plan.device))
+    placement, why = _best_placement(subject, on_trials)
+    workers = plan.n_workers if placement.workers is None else placement.workers
+    changes = {"engine": placement.engine, "n_workers": workers, "deterministic": True}
     return plan.model_copy(update=changes), f"engine: auto ({why})"
 
 
-def _best_engine(plan: Plan, spec: GameSpec) -> tuple[str, int | None, str]:
-    """An engine, a number of workers (None: its default), and the reason."""
+class Choice(NamedTuple):
+    """An engine and a number of workers; None: as the plan says, or the engine's default."""
+
+    engine: str
+    workers: int | None = None
+
+
+def _best_placement(subject: Subject, on_trials: Hook) -> tuple[Choice, str]:
+    """The choice, and the reason: what is known without trials first, since they take seconds."""
+    plan, spec = subject.plan, subject.spec
     entry = find_game(plan.game)
     if entry.step_cost_of(plan.options) is StepCost.BATCHED:
-        return "vectorized", None, "the game plays many worlds at once"
+        tried = _by_trials(subject, on_trials) if plan.rounds >= FEW_ROUNDS else None
+        return tried or (Choice("vectorized"), "the game plays many worlds at once")
     cost = measure_turn(entry, plan.options)
-    if cost and cost.wall_s * spec.turns * plan.total_episodes < PROCESSES_PAY_S:
-        seconds = cost.wall_s * spec.turns * plan.total_episodes
-        return "vectorized", None, f"playing takes about {seconds:.1g} s in all, less than starting processes"
+    if cost and (seconds := cost.wall_s * spec.turns * plan.total_episodes) < MEASURING_PAYS_S:
+        return Choice("vectorized"), f"playing takes about {seconds:.1g} s in all: too short for worker processes"
+    cheap = cost and not cost.waits and plan.worlds * max(cost.make_s, cost.wall_s * FEWEST_TURNS) < COSTLY_S
+    if cheap and (tried := _by_trials(subject, on_trials)):
+        return tried
     if reason := processes_unavailable(warm_up_request(plan, spec)):
-        return "sequential", None, f"worker processes cannot be started here: {reason}"
+        return Choice("sequential"), f"worker processes cannot be started here: {reason}"
     if cost and cost.waits:
         share = max(cost.cpu_s / cost.wall_s, 1 / MAX_WAITING_WORKERS)
         workers = min(plan.worlds, max(cores(), math.ceil(cores() / share)), MAX_WAITING_WORKERS)
-        return "executor", workers, f"a turn takes {_duration(cost.wall_s)} and mostly waits"
+        return Choice("executor", plan.n_workers or workers), f"a turn takes {_duration(cost.wall_s)} and mostly waits"
     measured = f", {_duration(cost.wall_s)} a turn" if cost else ""
-    return "executor", None, f"the game plays one world at a time{measured}"
+    return Choice("executor"), f"the game plays one world at a time{measured}"
+
+
+def _by_trials(subject: Subject, on_trials: Hook) -> tuple[Choice, str] | None:
+    """The fastest placement by short trials, or by those of an earlier run of the same shape; None if all fail."""
+    plan, inline, note = subject.plan, _inline(subject.plan), ""
+    rates = read_rates(subject)
+    if rates is None:
+        on_trials("")
+        probed = short_enough(subject, inline[-1])
+        if probed is None:
+            return None
+        short, round_s = probed
+        if round_s * plan.rounds < MEASURING_PAYS_S:
+            return Choice("vectorized"), f"the run takes about {round_s * plan.rounds:.0f} s: too short to measure more"
+        on_trials("measuring which engine is the fastest for this plan (some seconds; the result is kept) …")
+        began = CpuClock.now()
+        reason = processes_unavailable(warm_up_request(plan, subject.spec))
+        measured = measure_placements(short, inline if reason else [*inline, *_processes(plan)])
+        if not measured:
+            return None
+        rates, busy = Rates.of(round_s, measured), CpuClock.now().disturbance_since(began)
+        if not busy and not reason:
+            write_rates(subject, rates)
+        note = f"; {busy}, so the next run measures again" if busy else ""
+    elif rates.round_s * plan.rounds < MEASURING_PAYS_S or not _can_run(rates.ranked()[0][0], subject):
+        rates = rates.without_processes()
+    ranked = rates.ranked()
+    best = ranked[0][0]
+    told = ", ".join(f"{placement} {rate / ranked[0][1]:.2f}" for placement, rate in ranked[:TOLD])
+    return Choice(best.engine, best.workers), f"the fastest in short trials: {told}{note}"
+
+
+def _can_run(placement: Placement, subject: Subject) -> bool:
+    """Whether a placement that was measured in another process can run in this one."""
+    needs = find_engine(placement.engine).processes
+    return not needs or processes_unavailable(warm_up_request(subject.plan, subject.spec)) is None
+
+
+def _inline(plan: Plan) -> list[Placement]:
+    """Candidates in this process: one thread, and all cores."""
+    return [Placement("vectorized", count) for count in _counts(plan, cores())]
+
+
+def _processes(plan: Plan) -> list[Placement]:
+    """Candidates with worker processes."""
+    counts = _counts(plan, min(cores(), plan.worlds))
+    return [*(Placement("executor", count) for count in counts), Placement("sync", counts[-1])]
+
+
+def _counts(plan: Plan, most: int) -> list[int]:
+    """Numbers of workers to try: the plan's own, or one and as many as are useful."""
+    return [plan.n_workers] if plan.n_workers else sorted({1, most})
 
 
 def _duration(seconds: float) -> str:
