@@ -32,6 +32,8 @@ FEW_ROUNDS = 16
 COSTLY_S = 2.0
 """Where making all worlds, or the shortest round of a trial, takes longer here, there are no trials: turns that cost so
 much are for worker processes."""
+WORTH_PROCESSES = 1.05
+"""Worker processes take memory and time to start: they have to be faster than threads by this factor."""
 MAX_WAITING_WORKERS = 64
 TOLD = 3
 """Placements whose rates are shown."""
@@ -76,7 +78,7 @@ def _best_placement(subject: Subject, on_trials: Hook) -> tuple[Choice, str]:
     cheap = cost and not cost.waits and plan.worlds * max(cost.make_s, cost.wall_s * FEWEST_TURNS) < COSTLY_S
     if cheap and (tried := _by_trials(subject, on_trials)):
         return tried
-    if reason := processes_unavailable(warm_up_request(plan, spec)):
+    if reason := _missing_processes(subject):
         return Choice("sequential"), f"worker processes cannot be started here: {reason}"
     if cost and cost.waits:
         share = max(cost.cpu_s / cost.wall_s, 1 / MAX_WAITING_WORKERS)
@@ -88,38 +90,61 @@ def _best_placement(subject: Subject, on_trials: Hook) -> tuple[Choice, str]:
 
 def _by_trials(subject: Subject, on_trials: Hook) -> tuple[Choice, str] | None:
     """The fastest placement by short trials, or by those of an earlier run of the same shape; None if all fail."""
-    plan, inline, note = subject.plan, _inline(subject.plan), ""
-    rates = read_rates(subject)
+    plan, note = subject.plan, ""
+    if plan.n_workers == 1:  # as in a study that runs side by side with others: trials would disturb them
+        return Choice("vectorized"), "there is one worker"
+    rates = kept = read_rates(subject)
     if rates is None:
         on_trials("")
-        probed = short_enough(subject, inline[-1])
+        probed = short_enough(subject, _inline(plan)[-1])
         if probed is None:
             return None
         short, round_s = probed
-        if round_s * plan.rounds < MEASURING_PAYS_S:
-            return Choice("vectorized"), f"the run takes about {round_s * plan.rounds:.0f} s: too short to measure more"
+        if (seconds := round_s * plan.rounds) < MEASURING_PAYS_S:
+            return Choice("vectorized"), f"the run takes about {seconds:.0f} s: too short to measure more"
         on_trials("measuring which engine is the fastest for this plan (some seconds; the result is kept) …")
-        began = CpuClock.now()
-        reason = processes_unavailable(warm_up_request(plan, subject.spec))
-        measured = measure_placements(short, inline if reason else [*inline, *_processes(plan)])
+        measured, note = _measure(short)
         if not measured:
             return None
-        rates, busy = Rates.of(round_s, measured), CpuClock.now().disturbance_since(began)
-        if not busy and not reason:
+        rates = Rates.of(round_s, measured)
+        if not note:
             write_rates(subject, rates)
-        note = f"; {busy}, so the next run measures again" if busy else ""
-    elif rates.round_s * plan.rounds < MEASURING_PAYS_S or not _can_run(rates.ranked()[0][0], subject):
-        rates = rates.without_processes()
+    best = _worthwhile(rates)
+    if kept and find_engine(best.engine).processes and (_is_short(kept, plan) or _missing_processes(subject)):
+        rates = kept.without_processes()
+        best = _worthwhile(rates)
     ranked = rates.ranked()
-    best = ranked[0][0]
     told = ", ".join(f"{placement} {rate / ranked[0][1]:.2f}" for placement, rate in ranked[:TOLD])
-    return Choice(best.engine, best.workers), f"the fastest in short trials: {told}{note}"
+    return Choice(best.engine, best.workers), f"in short trials, as shares of the fastest: {told}{note}"
 
 
-def _can_run(placement: Placement, subject: Subject) -> bool:
-    """Whether a placement that was measured in another process can run in this one."""
-    needs = find_engine(placement.engine).processes
-    return not needs or processes_unavailable(warm_up_request(subject.plan, subject.spec)) is None
+def _measure(subject: Subject) -> tuple[dict[Placement, float], str]:
+    """The rates of all candidates, and a note if they should not be kept."""
+    before, missing = CpuClock.now(), _missing_processes(subject)
+    candidates = _inline(subject.plan) if missing else [*_inline(subject.plan), *_processes(subject.plan)]
+    rates = measure_placements(subject, candidates)
+    busy = CpuClock.now().disturbance_since(before)
+    if missing:
+        return rates, f"; worker processes cannot be started here: {missing}"
+    return rates, f"; {busy}, so the next run measures again" if busy else ""
+
+
+def _worthwhile(rates: Rates) -> Placement:
+    """The fastest placement, unless it has worker processes and threads are about as fast."""
+    inline = max((rate for placement, rate in rates.ranked() if not find_engine(placement.engine).processes), default=0)
+    for placement, rate in rates.ranked():
+        if rate > WORTH_PROCESSES * inline or not find_engine(placement.engine).processes:
+            return placement
+    raise AssertionError("rates are of one placement or more")
+
+
+def _is_short(rates: Rates, plan: Plan) -> bool:
+    return rates.round_s * plan.rounds < MEASURING_PAYS_S
+
+
+def _missing_processes(subject: Subject) -> str | None:
+    """Why worker processes cannot be started here; None if they can."""
+    return processes_unavailable(warm_up_request(subject.plan, subject.spec))
 
 
 def _inline(plan: Plan) -> list[Placement]:
@@ -191,7 +216,12 @@ def _workers_in_words(worker_pool: WorkerPool, threads: int) -> str:
 
 
 def resolve_device(name: str) -> str:
-    """`auto` is cuda where there is one."""
-    if name == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("device=cuda: torch sees no CUDA device here; use device=cpu or auto")
-    return ("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name
+    """`auto` is cuda where there is one; a device or a list of devices stays as it is."""
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if name == "auto":
+        return "cuda" if count else "cpu"
+    for one in name.split(","):
+        if one.startswith("cuda") and int(one.partition(":")[2] or 0) >= count:
+            sees = f"only {count} CUDA devices" if count else "no CUDA device"
+            raise ConfigError(f"device={name}: torch sees {sees} here; use device=cpu or auto")
+    return name

@@ -30,19 +30,19 @@ from remuda.learners.herd import Part
 from remuda.transport.heartbeat import Limits
 from remuda.transport.worker_pool import WorkerPool
 
-WARM_ROUNDS = 3
-"""Rounds before the clock starts: threads share the worlds from the third on (`collectors/inline.py`)."""
-MEASURED_ROUNDS = 3
+WARM_ROUNDS = 2
+"""Rounds before the one that starts the clock: threads share worlds from the third on (`collectors/inline.py`)."""
+MEASURED_ROUNDS = 2
 MEASURED_S = 0.4
 """A trial measures until it has so many rounds and so many seconds."""
 LONGEST_S = 3.0
 """A trial that is not done after so many seconds counts with the rounds it has: it is far from the fastest."""
 GIVE_UP_S = 120.0
 """A trial without two rounds by then is given up: a game may hang. A learner's first round may compile for a while."""
-ROUND_S = 0.1
-"""Episodes are cut so that a round takes about as long as this."""
+ROUND_S = 0.3
+"""Episodes are cut so that a round takes about as long as this: shorter ones would measure what each round costs."""
 FEWEST_TURNS = 10
-"""Shorter episodes would measure their begin and end."""
+"""The shortest episodes of a trial."""
 PASSES = 2
 STILL_CLOSE = 0.75
 """After the first pass, candidates below this share of the best rate are not measured again."""
@@ -71,6 +71,8 @@ class Subject:
 
     def with_turns(self, turns: int) -> Subject:
         """The same work per turn in episodes of at most so many turns."""
+        if turns == self.spec.turns:
+            return self
         share = turns / self.spec.turns
         rates = self.plan.updates_per_episode
         scaled = [rate * share for rate in rates] if isinstance(rates, list) else rates * share
@@ -119,17 +121,24 @@ def _close(order: Sequence[Placement], rates: Mapping[Placement, Sequence[float]
 def short_enough(subject: Subject, placement: Placement) -> tuple[Subject, float] | None:
     """The subject with episodes of which a round takes about ROUND_S, and seconds that a whole round takes; or None.
 
-    None: no trial is possible, because the game raises or does not answer.
+    None: no trial is possible, because the game raises or does not answer. Two probes tell what each turn costs from
+    what each round costs.
     """
-    turns = subject.spec.turns
-    cut = subject.with_turns(min(turns, FEWEST_TURNS))
-    rate = measure_once(cut, placement, rounds=1, seconds=0.0)
+    turns, size = subject.spec.turns, subject.plan.round_episodes
+    few = min(turns, FEWEST_TURNS)
+    rate = measure_once(subject.with_turns(few), placement, rounds=1, seconds=0.0)
     if rate is None:
         return None
-    round_s = subject.plan.round_episodes / rate
-    wanted = int(cut.spec.turns * ROUND_S / round_s)
-    whole_s = round_s * turns / cut.spec.turns  # too long where episodes end by themselves: no harm
-    return subject.with_turns(min(turns, max(FEWEST_TURNS, wanted))) if wanted < turns else subject, whole_s
+    few_s = size / rate
+    more = min(turns, int(few * ROUND_S / few_s))
+    if more <= few:
+        return subject.with_turns(few), few_s * turns / few
+    rate = measure_once(subject.with_turns(more), placement, rounds=1, seconds=0.0)
+    if rate is None:
+        return None
+    turn_s = max(size / rate - few_s, 1e-9) / (more - few)
+    fitting = few + int(max(0.0, ROUND_S - few_s) / turn_s)
+    return subject.with_turns(min(turns, max(more, fitting))), few_s + turn_s * (turns - few)
 
 
 def measure_once(

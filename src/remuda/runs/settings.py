@@ -65,7 +65,8 @@ PEER_NAMES: dict[str, tuple[str, ...]] = {
     "rollout_length": ("episodes_per_update",), "save_freq": ("checkpoint_every",),
     "sgd_minibatch_size": ("minibatches", "batch_size"), "target_update_interval": ("tau",),
     "total_env_steps": ("total_episodes",), "total_frames": ("total_episodes",), "total_steps": ("total_episodes",),
-    "timesteps": ("total_episodes",), "total_timesteps": ("total_episodes",), "train_batch_size": ("episodes_per_update",),
+    "timesteps": ("total_episodes",), "total_timesteps": ("total_episodes",),
+    "train_batch_size": ("episodes_per_update",),
     "train_freq": ("train_interval",), "update_epochs": ("passes",), "vf_coef": ("value_weight",),
     "vf_loss_coeff": ("value_weight",),
 }  # fmt: skip
