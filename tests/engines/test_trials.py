@@ -109,7 +109,7 @@ def test_rates_are_kept_for_plans_of_the_same_shape(measured: list[Sequence[Plac
     assert chosen() == first
     assert chosen(seed=7, total_episodes=400)[0].engine == "executor"
     assert len(measured) == 1
-    for other in ({"worlds": 3}, {"layer": 16}, {"learner": "random"}, {"lag": 1}, {"work": 1}, {"n_workers": 2}):
+    for other in ({"worlds": 3}, {"layer": 16}, {"parallel_actions": False}, {"lag": 1}, {"work": 1}, {"n_workers": 2}):
         chosen(**other)
     assert len(measured) == 7
 

@@ -158,6 +158,7 @@ def test_the_networks_of_ppo_compute_on_another_device() -> None:
     assert network.forward(arrays, "critic", x.clone()).shape[:2] == (2, 8)
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # torch's own, while it traces
 def test_compiled_passes_learn_the_same(tmp_path: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """With a backend that only traces, so that the graph is torch.compile's and the arithmetic is not."""
     monkeypatch.setattr(iqn_network, "COMPILER", "eager")

@@ -235,6 +235,8 @@ def _train(job: TrainingJob) -> Run:
 
     def before_trials(text: str) -> None:
         nonlocal compiled
+        with suppress(MemoryError, RuntimeError, ValueError):  # then no trial works, and `_build` says what is wrong
+            check_networks(job.plan, spec, parts)
         _compile(console.print, job.plan, compiled)
         compiled = True
         if text:
@@ -347,7 +349,7 @@ def _processes(context: EngineContext, loop: Loop) -> dict[str, ProcessTotals]:
 def _build(context: EngineContext) -> tuple[Collectors, Trainers]:
     """The engine, unless it needs more memory than there is."""
     try:
-        check_networks(context)
+        check_networks(context.plan, context.spec, context.parts)
         collectors, trainers = find_engine(context.plan.engine).build(context)
     except (MemoryError, RuntimeError, ValueError, OSError) as error:
         if not isinstance(error, MemoryError) and not re.search("memory|too big|too large", str(error)):
