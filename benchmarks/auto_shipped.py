@@ -1,8 +1,7 @@
 """What `engine=auto` chooses for five shipped games, beside what `remuda compare` finds best.
 
-All plans wait by round (`deterministic=true`), as auto's own do: among these engines the weights are the same. The last
-column is what the fastest engine does that does not wait by round; auto never takes one, since its weights differ.
-auto measures in its own way, in short trials of its own; the rates here are those of `remuda compare`, measured
+All plans wait by round (`deterministic=true`), as auto's own do: among these engines the weights are the same. Engines
+that do not wait by round are not measured here: auto never takes one, since its weights differ. auto measures in its own way, in short trials of its own; the rates here are those of `remuda compare`, measured
 afterwards. The best of several rates is the luckiest too, so a choice that is among the best is a little below 1.
 """
 
@@ -18,7 +17,7 @@ from remuda.engines.choose import choose_engine
 from remuda.runs.settings import make_plan, spec_of
 from remuda.studies.compare.measure import UNLIMITED, EngineVariant, VariantMeasurements, measure
 
-SECONDS, REPEATS = 3.0, 3
+SECONDS, REPEATS = 2.5, 3
 CLOSE = 0.75
 """Engines below this share of the fastest in a first trial are not measured again."""
 PLANS: dict[str, dict[str, Any]] = {
@@ -63,17 +62,13 @@ def compared(game: str, settings: Mapping[str, Any]) -> list[str]:
     again = {one.variant: one for one in measure(plan, close, SECONDS, REPEATS - 1, _note)} if len(close) > 1 else {}
     for own, one in again.items():
         one.trials += first[own].trials
-    free = [EngineVariant(engine, cores()) for engine in ("threads", "executor", "actor-learner")]
-    loose = measure(plan.model_copy(update={"deterministic": False}), free, SECONDS, 1, _note)
     measured = {**first, **again}
     best, own = _best([measured[variant] for variant in close]), measured[chosen]
     others = ", ".join(f"{one.variant.name} {one.rate:,.1f}" for one in measured.values() if one is not own)
-    fastest = _best([one for one in loose if one.trials])
     return [
         f"{why}, in {took:.0f} s",
         f"chosen {_said(own)}; best {_said(best)}; chosen over best: {own.rate / best.rate:.2f}",
         f"others that wait by round: {others}",
-        f"not waiting by round: {fastest.variant.name} {fastest.rate:,.1f}",
     ]
 
 
