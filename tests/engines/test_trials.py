@@ -119,10 +119,11 @@ def test_a_file_of_rates_that_cannot_be_read_is_written_again(
 ) -> None:
     chosen()
     (path,) = always_measured.iterdir()
-    for text in ("", "{}", "[1]", '{"round_s": 1, "placements": []}'):
+    unknown = '{"round_s": 1, "placements": [{"engine": "telepathy", "workers": 1, "rate": 1}]}'
+    for text in ("", "{}", "[1]", '{"round_s": 1, "placements": []}', unknown):
         path.write_text(text)
         assert chosen()[0].engine == "executor"
-    assert len(measured) == 5
+    assert len(measured) == 6
 
 
 def test_rates_of_a_busy_machine_are_not_kept(

@@ -107,7 +107,7 @@ def _by_trials(subject: Subject, on_trials: Hook) -> tuple[Choice, str] | None:
         if not measured:
             return None
         rates = Rates.of(round_s, measured)
-        if not note:
+        if not note and _inline(plan)[0] in measured:  # later runs may be too short for processes
             write_rates(subject, rates)
     best = _worthwhile(rates)
     if kept and find_engine(best.engine).processes and (_is_short(kept, plan) or _missing_processes(subject)):

@@ -8,6 +8,7 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
@@ -30,7 +31,7 @@ DECIDING = (
 class PlacementRate(Options):
     """The rate of one placement."""
 
-    engine: str
+    engine: Literal["vectorized", "executor", "sync"]
     workers: int = Field(ge=1, le=4096)
     rate: float = Field(gt=0)
 
@@ -44,7 +45,7 @@ class Rates(Options):
     @classmethod
     def of(cls, round_s: float, measured: Mapping[Placement, float]) -> Rates:
         """From what trials returned."""
-        rates = [PlacementRate(engine=own.engine, workers=own.workers, rate=rate) for own, rate in measured.items()]
+        rates: list[Any] = [{"engine": own.engine, "workers": own.workers, "rate": r} for own, r in measured.items()]
         return cls(round_s=round_s, placements=rates)
 
     def without_processes(self) -> Rates:
