@@ -1,8 +1,8 @@
 """What `engine=auto` chooses for five shipped games, beside what `remuda compare` finds best.
 
 All plans wait by round (`deterministic=true`), as auto's own do: among these engines the weights are the same. Engines
-that do not wait by round are not measured here: auto never takes one, since its weights differ. auto measures in short
-trials of its own; the rates here are those of `remuda compare`, measured afterwards. The best of several rates is the
+that do not wait by round are not measured here: auto never takes one, since its weights differ; nor is `sequential`,
+which is several times slower. auto measures in short trials of its own; the rates here are those of `remuda compare`, measured afterwards. The best of several rates is the
 luckiest too, so a choice that is as good as any is a little below 1.
 """
 
@@ -18,7 +18,7 @@ from remuda.engines.choose import choose_engine
 from remuda.runs.settings import make_plan, spec_of
 from remuda.studies.compare.measure import UNLIMITED, EngineVariant, VariantMeasurements, measure
 
-SECONDS, REPEATS = 2.5, 3
+SECONDS, REPEATS = 3.0, 3
 CLOSE = 0.75
 """Engines below this share of the fastest in a first trial are not measured again."""
 PLANS: dict[str, dict[str, Any]] = {
@@ -57,7 +57,7 @@ def compared(game: str, settings: Mapping[str, Any]) -> list[str]:
     took = time.perf_counter() - began
     chosen = EngineVariant(choice.engine, choice.n_workers or (1 if choice.engine == "sequential" else cores()))
     both = [EngineVariant(engine, workers) for engine in ("vectorized", "executor") for workers in (1, cores())]
-    waiting = dict.fromkeys([EngineVariant("sequential", 1), *both, EngineVariant("sync", cores()), chosen])
+    waiting = dict.fromkeys([*both, EngineVariant("sync", cores()), chosen])
     first = {one.variant: one for one in measure(plan, list(waiting), SECONDS, 1, _note) if one.trials}
     close = [own for own, one in first.items() if own == chosen or one.rate >= CLOSE * _best(first.values()).rate]
     again = {one.variant: one for one in measure(plan, close, SECONDS, REPEATS - 1, _note)} if len(close) > 1 else {}

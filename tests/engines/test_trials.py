@@ -77,6 +77,13 @@ def test_the_candidates_are_one_worker_and_all_cores(measured: list[Sequence[Pla
     assert "executor 1 1.00" in why
 
 
+def test_a_compiled_game_has_fewer_candidates(measured: list[Sequence[Placement]], tiny: dict[str, Any]) -> None:
+    plan = make_plan({"game": "treasurehunt", **tiny, "worlds": 64, "engine": "auto"})
+    choose.choose_engine(plan, spec_of(plan))
+    inline = [Placement("vectorized", count) for count in sorted({1, cores()})]
+    assert list(measured[0]) == [*inline, Placement("executor", cores())]
+
+
 def test_a_number_of_workers_that_was_given_stays(measured: list[Sequence[Placement]]) -> None:
     assert chosen(n_workers=3)[0].n_workers == 3
     assert len(measured) == 1

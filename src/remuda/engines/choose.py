@@ -25,8 +25,8 @@ from remuda.learners.herd import Part, assign
 from remuda.transport.processes import processes_forbidden, processes_unavailable
 from remuda.transport.worker_pool import WorkerPool
 
-MEASURING_PAYS_S = 60.0
-"""Shorter runs are not measured first: trials take about ten seconds."""
+MEASURING_PAYS_S = 120.0
+"""Shorter runs are not measured first: trials take ten to twenty seconds."""
 FEW_ROUNDS = 16
 """Runs of fewer rounds of a compiled game are not even estimated."""
 COSTLY_S = 2.0
@@ -153,9 +153,13 @@ def _inline(plan: Plan) -> list[Placement]:
 
 
 def _processes(plan: Plan) -> list[Placement]:
-    """Candidates with worker processes."""
+    """Candidates with worker processes: for a game that plays many worlds at once only what has been the best now and
+    then, since trials take time.
+    """
     counts = _counts(plan, min(cores(), plan.worlds))
-    return [*(Placement("executor", count) for count in counts), Placement("sync", counts[-1])]
+    executors = [Placement("executor", count) for count in counts]
+    batched = find_game(plan.game).step_cost_of(plan.options) is StepCost.BATCHED
+    return executors[-1:] if batched else [*executors, Placement("sync", counts[-1])]
 
 
 def _counts(plan: Plan, most: int) -> list[int]:
