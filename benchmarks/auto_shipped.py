@@ -2,8 +2,9 @@
 
 All plans wait by round (`deterministic=true`), as auto's own do: among these engines the weights are the same. Engines
 that do not wait by round are not measured here: auto never takes one, since its weights differ; nor is `sequential`,
-which is several times slower. auto measures in short trials of its own; the rates here are those of `remuda compare`, measured afterwards. The best of several rates is the
-luckiest too, so a choice that is as good as any is a little below 1.
+which is several times slower. auto measures in short trials of its own; the rates here are those of `remuda compare`,
+measured afterwards. The best of several rates is the luckiest too, so a choice that is as good as any is a little below
+1.
 """
 
 from __future__ import annotations
