@@ -57,7 +57,7 @@ def own_stream(device: str) -> Iterator[None]:
         return
     streams = _streams.__dict__.setdefault("by_device", {})
     if device not in streams:
-        streams[device] = torch.cuda.Stream(target)
+        streams[device] = torch.cuda.Stream(target)  # type: ignore[no-untyped-call]
     stream, usual = streams[device], torch.cuda.current_stream(target)
     stream.wait_stream(usual)
     with torch.cuda.stream(stream):
