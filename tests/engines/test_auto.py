@@ -44,7 +44,7 @@ def test_auto_chooses_processes_where_the_game_plays_one_world_at_a_time(tmp_pat
 def test_auto_starts_no_processes_for_a_short_run(tmp_path: Path) -> None:
     run = remuda.train(out=tmp_path / "run", quiet=True, **ONE_WORLD_AT_A_TIME)
     assert run.result["engine"] == "vectorized"
-    assert len(console_lines(run, "too short for worker processes")) == 1
+    assert len(console_lines(run, "less than starting processes")) == 1
 
 
 @pytest.mark.usefixtures("processes_always_pay")

@@ -17,6 +17,7 @@ from remuda.core.plan import Plan
 from remuda.engines import choose, trials
 from remuda.engines.rates import Rates, read_rates
 from remuda.engines.trials import Placement, Subject, measure_once, measure_placements
+from remuda.engines.turn_cost import TurnCost
 from remuda.learners.herd import assign
 from remuda.learners.iqn.learner import IQN
 from remuda.runs.settings import make_plan, spec_of
@@ -158,6 +159,20 @@ def test_without_processes_threads_are_measured_and_nothing_is_kept(
     assert "worker processes cannot be started here: none are left" in why
     assert {own.engine for own in measured[0]} == {"vectorized"}
     assert read_rates(subject_of()) is None
+
+
+@pytest.mark.parametrize(
+    ("wall_s", "waits", "episodes", "engine"),
+    [(0.01, True, 1, "vectorized"), (0.01, True, 400, "executor"), (0.0001, False, 40_000, "vectorized"),
+     (0.01, False, 400, "executor")],
+)  # fmt: skip
+def test_runs_that_are_too_short_for_trials_go_by_what_a_turn_costs(
+    wall_s: float, waits: bool, episodes: int, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cost = TurnCost(wall_s, 0.0 if waits else wall_s, pauses=1.0)
+    monkeypatch.setattr(choose, "measure_turn", lambda entry, options: cost)
+    monkeypatch.setattr(choose, "short_enough", lambda *words: pytest.fail("a trial was made"))
+    assert chosen(total_episodes=episodes)[0].engine == engine
 
 
 def test_processes_have_to_be_faster_than_threads() -> None:

@@ -25,6 +25,10 @@ from remuda.learners.herd import Part, assign
 from remuda.transport.processes import processes_forbidden, processes_unavailable
 from remuda.transport.worker_pool import WorkerPool
 
+PROCESSES_PAY_S = 10.0
+"""Below so many seconds of playing in the whole run, starting worker processes would take longer than they save."""
+SLOW_TURN_S = 0.001
+"""Turns of one world in Python that take longer are for worker processes, also where a run is too short for trials."""
 MEASURING_PAYS_S = 120.0
 """Shorter runs are not measured first: trials take ten to twenty seconds."""
 FEW_ROUNDS = 16
@@ -73,10 +77,13 @@ def _best_placement(subject: Subject, on_trials: Hook) -> tuple[Choice, str]:
         tried = _by_trials(subject, on_trials) if plan.rounds >= FEW_ROUNDS else None
         return tried or (Choice("vectorized"), "the game plays many worlds at once")
     cost = measure_turn(entry, plan.options)
-    if cost and (seconds := cost.wall_s * spec.turns * plan.total_episodes) < MEASURING_PAYS_S:
-        return Choice("vectorized"), f"playing takes about {seconds:.1g} s in all: too short for worker processes"
+    seconds = cost.wall_s * spec.turns * plan.total_episodes if cost else 0.0
+    if cost and seconds < PROCESSES_PAY_S:
+        return Choice("vectorized"), f"playing takes about {seconds:.1g} s in all, less than starting processes"
+    if cost and seconds < MEASURING_PAYS_S and not cost.waits and cost.wall_s < SLOW_TURN_S:
+        return Choice("vectorized"), f"playing takes about {seconds:.0f} s in all: too short to measure more"
     cheap = cost and not cost.waits and plan.worlds * max(cost.make_s, cost.wall_s * FEWEST_TURNS) < COSTLY_S
-    if cheap and (tried := _by_trials(subject, on_trials)):
+    if cheap and seconds >= MEASURING_PAYS_S and (tried := _by_trials(subject, on_trials)):
         return tried
     if reason := _missing_processes(subject):
         return Choice("sequential"), f"worker processes cannot be started here: {reason}"
