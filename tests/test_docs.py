@@ -183,6 +183,19 @@ def test_figures_of_readme_stand_in_the_section_they_link_to() -> None:
             assert figure in {f"{number / (1e6 if million else 1):.{digits}f}" for number in measured}, text
 
 
+def test_every_other_figure_of_readme_stands_in_a_page_of_measurements() -> None:
+    """Figures of training are not benchmarks: they stand in the table of docs/cage2.md, with their commands."""
+    table = (ROOT / "README.md").read_text("utf-8").partition("## What you get")[2].partition("\n## ")[0]
+    pages = results.page() + (ROOT / "docs" / "cage2.md").read_text("utf-8").partition("## Figures")[2]
+    measured = [float(number.replace(",", "")) for number in re.findall(r"\d[\d,]*\.?\d*", pages)]
+    figures = re.findall(r"(\d+\.\d+|\d{1,3}(?:,\d{3})+)( million)?", table)
+    assert len(figures) > 5
+    for figure, million in figures:
+        shown = figure.replace(",", "")
+        digits = len(shown.partition(".")[2])
+        assert shown in {f"{number / (1e6 if million else 1):.{digits}f}" for number in measured}, figure
+
+
 @pytest.mark.promise
 def test_the_site_builds_strictly(tmp_path: Path) -> None:
     done = subprocess.run(

@@ -19,7 +19,6 @@ from remuda.core.errors import ConfigError
 from remuda.core.fragment import Fragment
 from remuda.core.game import Game, make_game
 from remuda.core.task import Task
-from remuda.engines.choose import choose_engine
 from remuda.engines.collectors.task_size import task_size
 from remuda.engines.table import ENGINES
 from remuda.games.registry import find_game
@@ -27,7 +26,7 @@ from remuda.learners.transitions import find_transitions
 from remuda.rollout.config import RolloutConfig
 from remuda.rollout.rollout import Rollout
 from remuda.rollout.warm_up import random_bindings
-from remuda.runs.settings import make_plan, spec_of
+from remuda.runs.settings import make_plan
 from remuda.testing.check import check
 
 HERE = "foreign_games"
@@ -230,9 +229,7 @@ def game():
 
 
 def test_workers_play_their_share_of_the_worlds_at_once() -> None:
-    plan = make_plan({"game": "gymnasium:CartPole-v1", "learner": "ppo", "engine": "auto", "worlds": 16})
-    plan, _ = choose_engine(plan, spec_of(plan))
-    assert plan.engine == "executor"
+    plan = make_plan({"game": "gymnasium:CartPole-v1", "learner": "ppo", "engine": "executor", "worlds": 16})
     assert [task_size(plan, workers) for workers in (1, 2, 3, 16, 40)] == [16, 8, 6, 1, 1]
 
 

@@ -269,7 +269,8 @@ def test_it_can_be_trained_in_on_every_engine(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("cyborg")
 def test_auto_knows_that_the_original_plays_one_world_at_a_time() -> None:
     for simulator, engine in (("own", "vectorized"), ("cyborg", "executor")):
-        plan = make_plan({"game": "cage2", "learner": "ppo", "engine": "auto", "simulator": simulator})
+        settings = {"learner": "ppo", "simulator": simulator, "total_episodes": 16 if simulator == "own" else 4000}
+        plan = make_plan({"game": "cage2", "engine": "auto", **settings})
         assert choose_engine(plan, spec_of(plan))[0].engine == engine
         assert task_size(plan, workers=4) == (4 if engine == "vectorized" else 1)
 

@@ -238,6 +238,12 @@ def test_a_name_of_another_library_is_answered_with_ours(learner: str, peer: str
         make_plan({"game": "treasurehunt", "learner": learner, peer: 1})
 
 
+def test_a_name_of_another_library_for_an_option_of_another_learner_names_both() -> None:
+    match = "ent_coef is called entropy here, and entropy is an option of learner ppo, not of iqn"
+    with pytest.raises(UsageError, match=match):
+        make_plan({"game": "treasurehunt", "learner": "iqn", "ent_coef": 0.1})
+
+
 def test_every_name_of_another_library_stands_for_a_setting_and_hides_none() -> None:
     ours = {*Plan.model_fields, "train_interval", "agents", "turns"}
     for learner in SHIPPED_LEARNERS.values():

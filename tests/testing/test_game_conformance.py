@@ -8,8 +8,9 @@ import gymnasium
 import numpy as np
 import pytest
 from numba import njit
+from numba.core.errors import TypingError
 
-from remuda.core.errors import ConfigError, UnknownName
+from remuda.core.errors import ConfigError, UnknownName, message_of
 from remuda.core.game import GameEntry
 from remuda.games.registry import SHIPPED
 from remuda.testing import BROKEN, ERRANDS, ODD, RESPAWN
@@ -119,6 +120,15 @@ def test_a_type_error_of_numba_is_told_once_with_its_place() -> None:
     assert [line for line in lines if line.strip() == "return array.colour"]
     assert len(lines) == len(set(lines)) <= 6
     assert "\x1b" not in str(last.problem)
+
+
+def test_a_run_tells_a_type_error_of_numba_once_too() -> None:
+    with pytest.raises(TypingError) as raised:
+        _calls_an_attribute_that_arrays_lack(np.zeros(2))
+    lines = message_of(raised.value).splitlines()
+    assert "Unknown attribute 'colour' of type array(float64, 1d, C)" in lines
+    assert len(lines) == len(set(lines)) <= 5
+    assert "\x1b" not in "".join(lines)
 
 
 @njit

@@ -17,11 +17,15 @@ RemudaError
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 
 MAX_MESSAGE = 4000
 """Characters of a foreign error's message that are passed on: a simulator may put its whole state there."""
+
+MAX_TYPING_LINES = 4
+"""Lines of numba's message about a type error that are passed on, besides the first."""
 
 
 def message_of(error: BaseException) -> str:
@@ -30,7 +34,19 @@ def message_of(error: BaseException) -> str:
         text = str(error)
     except Exception as second:  # __str__ of a foreign class may do anything
         return f"(its message cannot be read: {type(second).__name__})"
+    text = _plain(text)
     return text if len(text) <= MAX_MESSAGE else f"{text[:MAX_MESSAGE]}… ({len(text):,} characters)"
+
+
+def _plain(text: str) -> str:
+    """A message without colours and repetitions: numba says where a type error is once for each calling function."""
+    text = re.sub(r"\x1b\[[0-9;]*m", "", text)
+    if "nopython" not in text:
+        return text
+    lines = text.splitlines()
+    repeated = re.compile(r"^(Failed in nopython|During: |\s*\^?$)")
+    told = list(dict.fromkeys(line for line in lines[1:] if not repeated.match(line)))
+    return "\n".join([lines[0], *told[:MAX_TYPING_LINES]])
 
 
 def first_line(error: BaseException) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from remuda.core.options import Options
 
@@ -44,7 +45,7 @@ class Plan(Options):
     )
     precision: Literal["fp32", "bf16"] = Field("fp32", description="of the matrix products")
 
-    engine: str = Field("auto", description="where collecting and learning happen; auto: by what a turn costs")
+    engine: str = Field("auto", description="where collecting and learning happen; auto: the fastest in short trials")
     n_workers: int | None = Field(None, ge=1, le=4096, description="threads or processes; default: the cores")
     n_learners: Annotated[int, Field(ge=1)] | Literal["auto"] | None = Field(
         None,
@@ -68,7 +69,11 @@ class Plan(Options):
     learner_cpus: float = Field(1.0, ge=0, description="ray: cores that each learner actor claims, and threads it uses")
     learner_gpus: float = Field(0.0, ge=0, description="ray: GPUs, or a share of one, that each learner actor claims")
     deterministic: bool = Field(False, description="wait by round, so that every engine gives the same weights")
-    device: Literal["cpu", "cuda", "auto"] = Field("auto", description="device of the networks")
+    device: str = Field(
+        "auto",
+        description="of the networks: cpu, cuda, cuda:1, or several with commas, which share the learners; "
+        "auto: cuda where there is one",
+    )
 
     evaluate_every: int | None = Field(
         None,
@@ -97,6 +102,13 @@ class Plan(Options):
     update_limit_s: float = Field(
         3600.0, gt=0, description="seconds for updates of a learner process, or for its state"
     )
+
+    @field_validator("device")
+    @classmethod
+    def _check_device(cls, value: str) -> str:
+        if value != "auto" and not re.fullmatch(r"(cpu|cuda(:\d+)?)(,(cpu|cuda(:\d+)?))*", value):
+            raise ValueError("auto, cpu, cuda, cuda:1, or several with commas: cuda:0,cuda:1")
+        return value
 
     def names(self) -> list[str]:
         """The names in it that may stand for objects of a Python session."""

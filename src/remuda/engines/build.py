@@ -21,6 +21,7 @@ from remuda.engines.trainers.processes.trainers import ProcessTrainers
 from remuda.engines.trainers.ray.trainers import RayTrainers
 from remuda.engines.trainers.thread import ThreadTrainers
 from remuda.games.registry import find_game
+from remuda.learners.devices import acting_device
 from remuda.learners.herd import Part, bind_policy, make_learners
 from remuda.rollout.config import RolloutConfig
 
@@ -121,6 +122,7 @@ def _inline_collectors(context: EngineContext, threads: int, one_by_one: bool = 
         config=RolloutConfig.of(plan, one_by_one),
         threads=min(threads, plan.worlds),
         stop=context.stop,
+        device=acting_device(context.device),
     )
 
 

@@ -4,57 +4,174 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import torch
 
 from remuda.core.errors import ConfigError
 from remuda.core.game import GameSpec, StepCost
-from remuda.core.machine import cores
+from remuda.core.machine import CpuClock, cores
 from remuda.core.plan import Plan
 from remuda.engines.collectors.ray.cluster import require_ray
 from remuda.engines.collectors.warm_up import warm_up_request
 from remuda.engines.context import EngineContext
+from remuda.engines.rates import Rates, read_rates, write_rates
 from remuda.engines.table import AUTO, find_engine
+from remuda.engines.trials import FEWEST_TURNS, Placement, Subject, measure_placements, short_enough
 from remuda.engines.turn_cost import measure_turn
 from remuda.games.registry import find_game
+from remuda.learners.herd import Part, assign
 from remuda.transport.processes import processes_forbidden, processes_unavailable
 from remuda.transport.worker_pool import WorkerPool
 
 PROCESSES_PAY_S = 10.0
 """Below so many seconds of playing in the whole run, starting worker processes would take longer than they save."""
+SLOW_TURN_S = 0.001
+"""Turns of one world in Python that take longer are for worker processes, also where a run is too short for trials."""
+MEASURING_PAYS_S = 120.0
+"""Shorter runs are not measured first: trials take ten to twenty seconds."""
+FEW_ROUNDS = 16
+"""Runs of fewer rounds of a compiled game are not even estimated."""
+COSTLY_S = 2.0
+"""Where making all worlds, or the shortest round of a trial, takes longer here, there are no trials: turns that cost so
+much are for worker processes."""
+WORTH_PROCESSES = 1.05
+"""Worker processes take memory and time to start: they have to be faster than threads by this factor."""
 MAX_WAITING_WORKERS = 64
+TOLD = 3
+"""Placements whose rates are shown."""
+
+Hook = Callable[[str], None]
 
 
-def choose_engine(plan: Plan, spec: GameSpec) -> tuple[Plan, str]:
+def choose_engine(
+    plan: Plan, spec: GameSpec, parts: list[Part] | None = None, on_trials: Hook = lambda text: None
+) -> tuple[Plan, str]:
     """The plan with an engine in place of `auto`, and why that one; other plans as they are.
 
-    The choice is among engines that wait by round, so that the weights do not depend on it.
+    The choice is among engines that wait by round, so that the weights do not depend on it. `parts` are those of the
+    herd, if they are known already. `on_trials` is called before trials, with a line to show or an empty one.
     """
     if plan.engine != AUTO:
         return plan, ""
-    engine, workers, why = _best_engine(plan, spec)
-    changes = {"engine": engine, "n_workers": plan.n_workers or workers, "deterministic": True}
+    subject = Subject(plan, spec, assign(plan, spec) if parts is None else parts, resolve_device(plan.device))
+    placement, why = _best_placement(subject, on_trials)
+    workers = plan.n_workers if placement.workers is None else placement.workers
+    changes = {"engine": placement.engine, "n_workers": workers, "deterministic": True}
     return plan.model_copy(update=changes), f"engine: auto ({why})"
 
 
-def _best_engine(plan: Plan, spec: GameSpec) -> tuple[str, int | None, str]:
-    """An engine, a number of workers (None: its default), and the reason."""
+class Choice(NamedTuple):
+    """An engine and a number of workers; None: as the plan says, or the engine's default."""
+
+    engine: str
+    workers: int | None = None
+
+
+def _best_placement(subject: Subject, on_trials: Hook) -> tuple[Choice, str]:
+    """The choice, and the reason: what is known without trials first, since they take seconds."""
+    plan, spec = subject.plan, subject.spec
     entry = find_game(plan.game)
     if entry.step_cost_of(plan.options) is StepCost.BATCHED:
-        return "vectorized", None, "the game plays many worlds at once"
+        tried = _by_trials(subject, on_trials) if plan.rounds >= FEW_ROUNDS else None
+        return tried or (Choice("vectorized"), "the game plays many worlds at once")
     cost = measure_turn(entry, plan.options)
-    if cost and cost.wall_s * spec.turns * plan.total_episodes < PROCESSES_PAY_S:
-        seconds = cost.wall_s * spec.turns * plan.total_episodes
-        return "vectorized", None, f"playing takes about {seconds:.1g} s in all, less than starting processes"
-    if reason := processes_unavailable(warm_up_request(plan, spec)):
-        return "sequential", None, f"worker processes cannot be started here: {reason}"
+    seconds = cost.wall_s * spec.turns * plan.total_episodes if cost else 0.0
+    if cost and seconds < PROCESSES_PAY_S:
+        return Choice("vectorized"), f"playing takes about {seconds:.1g} s in all, less than starting processes"
+    if cost and seconds < MEASURING_PAYS_S and not cost.waits and cost.wall_s < SLOW_TURN_S:
+        return Choice("vectorized"), f"playing takes about {seconds:.0f} s in all: too short to measure more"
+    cheap = cost and not cost.waits and plan.worlds * max(cost.make_s, cost.wall_s * FEWEST_TURNS) < COSTLY_S
+    if cheap and seconds >= MEASURING_PAYS_S and (tried := _by_trials(subject, on_trials)):
+        return tried
+    if reason := _missing_processes(subject):
+        return Choice("sequential"), f"worker processes cannot be started here: {reason}"
     if cost and cost.waits:
         share = max(cost.cpu_s / cost.wall_s, 1 / MAX_WAITING_WORKERS)
         workers = min(plan.worlds, max(cores(), math.ceil(cores() / share)), MAX_WAITING_WORKERS)
-        return "executor", workers, f"a turn takes {_duration(cost.wall_s)} and mostly waits"
+        return Choice("executor", plan.n_workers or workers), f"a turn takes {_duration(cost.wall_s)} and mostly waits"
     measured = f", {_duration(cost.wall_s)} a turn" if cost else ""
-    return "executor", None, f"the game plays one world at a time{measured}"
+    return Choice("executor"), f"the game plays one world at a time{measured}"
+
+
+def _by_trials(subject: Subject, on_trials: Hook) -> tuple[Choice, str] | None:
+    """The fastest placement by short trials, or by those of an earlier run of the same shape; None if all fail."""
+    plan, note = subject.plan, ""
+    if plan.n_workers == 1:  # as in a study that runs side by side with others: trials would disturb them
+        return Choice("vectorized"), "there is one worker"
+    rates = kept = read_rates(subject)
+    if rates is None:
+        on_trials("")
+        probed = short_enough(subject, _inline(plan)[-1])
+        if probed is None:
+            return None
+        short, round_s = probed
+        if (seconds := round_s * plan.rounds) < MEASURING_PAYS_S:
+            return Choice("vectorized"), f"the run takes about {seconds:.0f} s: too short to measure more"
+        on_trials("measuring which engine is the fastest for this plan (some seconds; the result is kept) …")
+        measured, note = _measure(short)
+        if not measured:
+            return None
+        rates = Rates.of(round_s, measured)
+        if not note and _inline(plan)[0] in measured:  # later runs may be too short for processes
+            write_rates(subject, rates)
+    best = _worthwhile(rates)
+    if kept and find_engine(best.engine).processes and (_is_short(kept, plan) or _missing_processes(subject)):
+        rates = kept.without_processes()
+        best = _worthwhile(rates)
+    ranked = rates.ranked()
+    told = ", ".join(f"{placement} {rate / ranked[0][1]:.2f}" for placement, rate in ranked[:TOLD])
+    return Choice(best.engine, best.workers), f"in short trials, as shares of the fastest: {told}{note}"
+
+
+def _measure(subject: Subject) -> tuple[dict[Placement, float], str]:
+    """The rates of all candidates, and a note if they should not be kept."""
+    before, missing = CpuClock.now(), _missing_processes(subject)
+    candidates = _inline(subject.plan) if missing else [*_inline(subject.plan), *_processes(subject.plan)]
+    rates = measure_placements(subject, candidates)
+    busy = CpuClock.now().disturbance_since(before)
+    if missing:
+        return rates, f"; worker processes cannot be started here: {missing}"
+    return rates, f"; {busy}, so the next run measures again" if busy else ""
+
+
+def _worthwhile(rates: Rates) -> Placement:
+    """The fastest placement, unless it has worker processes and threads are about as fast."""
+    inline = max((rate for placement, rate in rates.ranked() if not find_engine(placement.engine).processes), default=0)
+    for placement, rate in rates.ranked():
+        if rate > WORTH_PROCESSES * inline or not find_engine(placement.engine).processes:
+            return placement
+    raise AssertionError("rates are of one placement or more")
+
+
+def _is_short(rates: Rates, plan: Plan) -> bool:
+    return rates.round_s * plan.rounds < MEASURING_PAYS_S
+
+
+def _missing_processes(subject: Subject) -> str | None:
+    """Why worker processes cannot be started here; None if they can."""
+    return processes_unavailable(warm_up_request(subject.plan, subject.spec))
+
+
+def _inline(plan: Plan) -> list[Placement]:
+    """Candidates in this process: one thread, and all cores."""
+    return [Placement("vectorized", count) for count in _counts(plan, cores())]
+
+
+def _processes(plan: Plan) -> list[Placement]:
+    """Candidates with worker processes: for a game that plays many worlds at once only what has been the best now and
+    then, since trials take time.
+    """
+    counts = _counts(plan, min(cores(), plan.worlds))
+    executors = [Placement("executor", count) for count in counts]
+    batched = find_game(plan.game).step_cost_of(plan.options) is StepCost.BATCHED
+    return executors[-1:] if batched else [*executors, Placement("sync", counts[-1])]
+
+
+def _counts(plan: Plan, most: int) -> list[int]:
+    """Numbers of workers to try: the plan's own, or one and as many as are useful."""
+    return [plan.n_workers] if plan.n_workers else sorted({1, most})
 
 
 def _duration(seconds: float) -> str:
@@ -110,7 +227,12 @@ def _workers_in_words(worker_pool: WorkerPool, threads: int) -> str:
 
 
 def resolve_device(name: str) -> str:
-    """`auto` is cuda where there is one."""
-    if name == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("device=cuda: torch sees no CUDA device here; use device=cpu or auto")
-    return ("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name
+    """`auto` is cuda where there is one; a device or a list of devices stays as it is."""
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if name == "auto":
+        return "cuda" if count else "cpu"
+    for one in name.split(","):
+        if one.startswith("cuda") and int(one.partition(":")[2] or 0) >= count:
+            sees = f"only {count} CUDA devices" if count else "no CUDA device"
+            raise ConfigError(f"device={name}: torch sees {sees} here; use device=cpu or auto")
+    return name

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 BUILDERS = "remuda.engines.build"
 AUTO = "auto"
 AUTO_RULE = (
-    "measures a turn: vectorized where many worlds in one process are cheaper or the run is short, else executor; "
-    "sequential without processes; waits by round"
+    "short runs: vectorized; long ones: the fastest of vectorized, executor and sync in short trials, whose result is "
+    "kept; waits by round"
 )
 
 

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from remuda.core.errors import Stopped
@@ -36,6 +36,7 @@ class TurnCost:
     wall_s: float
     cpu_s: float
     pauses: float = 1.0  # how often it gave up the processor by itself
+    make_s: float = 0.0  # of making the world, in seconds of wall-clock time
 
     @property
     def waits(self) -> bool:
@@ -57,11 +58,13 @@ def measure_turn(entry: GameEntry, options: Mapping[str, Any]) -> TurnCost | Non
 
 def _measure(entry: GameEntry, options: Mapping[str, Any], found: list[TurnCost]) -> None:
     try:
+        began = time.perf_counter()
         game = make_game(entry, options, [0])
+        make_s = time.perf_counter() - began
         rollout = Rollout(game, random_bindings(game), RolloutConfig(0, 1, True))
         rollout.start(Task((0,)))
         rollout.play(rollout.empty_fragments(1))  # the first turn may load or compile something
-        found.append(_play(rollout, min(game.spec.turns, MEASURED_TURNS)))
+        found.append(replace(_play(rollout, min(game.spec.turns, MEASURED_TURNS)), make_s=make_s))
     except BaseException:  # the game is the user's code; training meets the same error and reports it
         return
 

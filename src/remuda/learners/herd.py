@@ -19,6 +19,7 @@ from remuda.core.plan import Plan
 from remuda.core.policy import Policy, PolicyBinding
 from remuda.core.ranges import split_evenly
 from remuda.games.registry import find_game
+from remuda.learners.devices import acting_device, device_of_agent
 from remuda.learners.registry import FROZEN, PLAYERS, find_learner, is_learner, learner_names, learner_options
 from remuda.learners.single_agent.base import SingleAgentLearner
 
@@ -127,7 +128,7 @@ def tolerated_lag(plan: Plan, parts: Sequence[Part]) -> int:
 
 def bind_policy(part: Part, plan: Plan, spec: GameSpec, device: str) -> PolicyBinding:
     """The policy that acts for this part; one of a learner has no weights until they are published."""
-    group = spec.groups[part.group]
+    group, device = spec.groups[part.group], acting_device(device)
     players: dict[str, Callable[[Group, int], Policy]] = {**PLAYERS, **find_game(plan.game).players}
     policy: Policy
     if part.learns:
@@ -162,7 +163,7 @@ def make_learner(
         round_episodes=plan.round_episodes,
         total_updates=plan.updates_due(plan.total_episodes, part.herd_first),
         precision=plan.precision,
-        device=device,
+        device=device_of_agent(device, part.herd_first + first, spec.agents),
         threads=threads,
         in_turn=spec.in_turn,
     )

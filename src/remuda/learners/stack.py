@@ -26,6 +26,7 @@ from remuda.core.game import Group
 from remuda.core.kernels import kernel
 from remuda.core.policy import UNVERSIONED, Policy
 from remuda.core.rng import Keys, Stream
+from remuda.learners.devices import to_device
 
 MIN_ROWS = 16
 """Rows of a product whose bits must not depend on the batch; fewer are padded with zeros."""
@@ -157,7 +158,7 @@ def pad_frame_stacks(
     x = torch.zeros((agents, max(rows, min_rows), width), dtype=torch.float32, device=device)
     if not stacks.flags.writeable:  # views into Ray's store are read-only, and torch warns of such arrays
         stacks = stacks.copy()
-    x[:, :rows, :size] = torch.from_numpy(stacks).to(device)
+    x[:, :rows, :size] = to_device(stacks, device)
     return x if scale == 1.0 else x.mul_(scale)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,8 @@ from remuda.core.game import GameSpec
 from remuda.core.plan import Plan
 from remuda.engines.context import EngineContext
 from remuda.engines.interfaces import Collectors, Trainers
-from remuda.engines.table import find_engine
+from remuda.engines.table import AUTO, find_engine
+from remuda.learners.herd import Part
 from remuda.learners.registry import find_learner, learner_options
 
 REMEDY = "lower agents, worlds, replay_size, frames or the network's layers"
@@ -28,14 +30,14 @@ SHARED = Path("/dev/shm")
 GIB = 2**30
 
 
-def check_networks(context: EngineContext) -> None:
+def check_networks(plan: Plan, spec: GameSpec, parts: Sequence[Part]) -> None:
     """Refuse networks that do not fit, before they are made: memory that is promised and not there ends the process."""
-    plan, needed = context.plan, 0
-    if find_engine(plan.engine).machines and plan.n_learners is not None:
+    needed = 0
+    if plan.engine != AUTO and find_engine(plan.engine).machines and plan.n_learners is not None:
         return  # learners may be on machines with more memory
-    for part in context.parts:
+    for part in parts:
         if part.learns:
-            options, group = learner_options(plan, part.player), context.spec.groups[part.group]
+            options, group = learner_options(plan, part.player), spec.groups[part.group]
             policy = find_learner(part.player).make_policy(group, 1, options, plan.precision, "cpu")
             needed += COPIES * part.agents * policy.rows.nbytes
     free = free_memory()

@@ -65,7 +65,8 @@ PEER_NAMES: dict[str, tuple[str, ...]] = {
     "rollout_length": ("episodes_per_update",), "save_freq": ("checkpoint_every",),
     "sgd_minibatch_size": ("minibatch_size", "batch_size"), "target_update_interval": ("tau",),
     "total_env_steps": ("total_episodes",), "total_frames": ("total_episodes",), "total_steps": ("total_episodes",),
-    "total_timesteps": ("total_episodes",), "train_batch_size": ("episodes_per_update",),
+    "timesteps": ("total_episodes",), "total_timesteps": ("total_episodes",),
+    "train_batch_size": ("episodes_per_update",),
     "train_freq": ("train_interval",), "update_epochs": ("passes",), "vf_coef": ("value_weight",),
     "vf_loss_coeff": ("value_weight",),
 }  # fmt: skip
@@ -226,11 +227,13 @@ def _route(name: str, value: Any, plan: dict[str, Any], game: type[Options], use
                     unit = f", which {OTHER_UNITS[ours]}" if ours in OTHER_UNITS else ""
                     raise ConfigError(f"unknown setting {name!r}: it is called {ours!r} here{unit}")
             for learner, kind in SHIPPED_LEARNERS.items():
-                if used and name in kind.options_type().model_fields:
-                    raise ConfigError(
-                        f"{name} is an option of learner {learner}, not of {' or '.join(used)}: "
-                        f"leave it out, or add learner={learner}"
-                    )
+                for ours in (name, *PEER_NAMES.get(name, ())):
+                    if used and ours in kind.options_type().model_fields:
+                        called = "" if ours == name else f"{name} is called {ours} here, and "
+                        raise ConfigError(
+                            f"{called}{ours} is an option of learner {learner}, not of {' or '.join(used)}: "
+                            f"leave it out, or add learner={learner}"
+                        )
             raise UnknownName("setting", name, names)
         for learner in takers:
             plan["learner_options"].setdefault(learner, {})[name] = value

@@ -15,6 +15,7 @@ import torch
 
 from remuda.core import timeline
 from remuda.core.code_names import refuse_while_importing
+from remuda.core.console import QuietConsole
 from remuda.core.errors import ConfigError, RunError, Stopped
 from remuda.core.kernels import is_cached, source_file
 from remuda.core.plan import Plan
@@ -229,14 +230,26 @@ def _train(job: TrainingJob) -> Run:
     request, folder, fresh = StopRequest(), job.folder, job.start_from is None
     compiled = _is_compiled(job.plan)
     spec = spec_of(job.plan)
-    plan, choice = choose_engine(job.plan, spec)
+    parts = load_frozen(assign(job.plan, spec), spec, job.trust)
+    console = QuietConsole(stderr=True, quiet=job.quiet, soft_wrap=True, markup=False, highlight=False)
+
+    def before_trials(text: str) -> None:
+        nonlocal compiled
+        with suppress(MemoryError, RuntimeError, ValueError):  # then no trial works, and `_build` says what is wrong
+            check_networks(job.plan, spec, parts)
+        _compile(console.print, job.plan, compiled)
+        compiled = True
+        if text:
+            console.print(text)
+
+    plan, choice = choose_engine(job.plan, spec, parts, before_trials)
     check_engine(plan)
     own_callbacks = [*load_callbacks(plan.callbacks), *map(_as_callback, job.callbacks)]
     worker_pool = WorkerPool(request.check, limits=Limits.of(plan), warm_up_request=warm_up_request(plan, spec))
     context = EngineContext(
         plan=plan,
         spec=spec,
-        parts=load_frozen(assign(plan, spec), spec, job.trust),
+        parts=parts,
         device=resolve_device(plan.device),
         stop=request.check,
         worker_pool=worker_pool,
@@ -285,7 +298,7 @@ def _train(job: TrainingJob) -> Run:
         _introduce(progress, loop, recorder, shown(folder, job.here))
         for line in (*job.notes, *_unsigned(folder), *engine_lines(context, job.asked or choice)):
             progress.say(line)
-        compile_s = _compile(progress, plan, compiled)
+        compile_s = _compile(progress.say, plan, compiled)
         try:
             loop.run()
         except Stopped as stopped:
@@ -336,7 +349,7 @@ def _processes(context: EngineContext, loop: Loop) -> dict[str, ProcessTotals]:
 def _build(context: EngineContext) -> tuple[Collectors, Trainers]:
     """The engine, unless it needs more memory than there is."""
     try:
-        check_networks(context)
+        check_networks(context.plan, context.spec, context.parts)
         collectors, trainers = find_engine(context.plan.engine).build(context)
     except (MemoryError, RuntimeError, ValueError, OSError) as error:
         if not isinstance(error, MemoryError) and not re.search("memory|too big|too large", str(error)):
@@ -380,10 +393,10 @@ def _is_compiled(plan: Plan) -> bool:
     return is_cached(source_file(find_game(plan.game).options))
 
 
-def _compile(progress: Progress, plan: Plan, compiled: bool) -> float:
+def _compile(say: Callable[[str], Any], plan: Plan, compiled: bool) -> float:
     """Compile the game in this process, before threads or workers need it; later starts load it from a cache."""
     began = time.perf_counter()
     if not compiled:
-        progress.say(f"compiling {plan.game} (only the first time) …")
+        say(f"compiling {plan.game} (only the first time) …")
     warm_up(find_game(plan.game), plan.options)
     return time.perf_counter() - began

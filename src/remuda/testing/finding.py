@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import bdb
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -44,11 +43,11 @@ def findings(checks: Sequence[Check], *subject: Any, necessary: int) -> list[Fin
         try:
             problem = test(*subject)
         except RemudaError as error:
-            problem = _shorten(str(error))
+            problem = _indented(str(error))
         except bdb.BdbQuit:  # from a breakpoint
             raise
         except Exception as error:  # the user's code may raise anything
-            problem = _shorten(f"raised {type(error).__name__}: {message_of(error)}")
+            problem = _indented(f"raised {type(error).__name__}: {message_of(error)}")
         note = problem if isinstance(problem, Note) else ""
         problem = None if note else problem
         found.append(Finding(promise, problem, meaning, note))
@@ -57,11 +56,6 @@ def findings(checks: Sequence[Check], *subject: Any, necessary: int) -> list[Fin
     return found
 
 
-def _shorten(message: str) -> str:
-    """A message without colours and repeated lines: numba says where a type error is once for each calling function."""
-    lines = re.sub(r"\x1b\[[0-9;]*m", "", message).splitlines()
-    if "nopython" not in message:
-        return "\n".join(lines)
-    place = re.compile(r"^(Failed in nopython|During: |\s*\^?$)")
-    told = list(dict.fromkeys(line for line in lines[1:] if not place.match(line)))
-    return "\n     ".join([lines[0], *told[:4]])
+def _indented(message: str) -> str:
+    """A message of several lines that stands under its promise."""
+    return message.replace("\n", "\n     ") if "nopython" in message else message

@@ -19,6 +19,7 @@ from remuda.core.task import Task
 from remuda.core.threads import thread_pool
 from remuda.core.timeline import span
 from remuda.engines.interfaces import Collectors, Delivery, Rows, TimeSpent
+from remuda.learners.devices import own_stream
 from remuda.rollout.cache import RolloutCache
 from remuda.rollout.config import RolloutConfig, empty_fragments
 from remuda.rollout.rollout import Rollout
@@ -47,6 +48,7 @@ class InlineCollectors(Collectors):
         config: RolloutConfig,
         threads: int,
         stop: Callable[[], None],
+        device: str = "cpu",
     ) -> None:
         self.spent = TimeSpent()
         self._spec = spec
@@ -54,6 +56,7 @@ class InlineCollectors(Collectors):
         self._config = config
         self._threads = threads
         self._stop = stop
+        self._device = device
         self._turn_s: dict[int, list[float]] = {}  # by episodes in the task
         self._cpu_lock = Lock()  # for `spent.cpu` only; threads share no data
         self._tasks: deque[Task] = deque()
@@ -142,7 +145,7 @@ class InlineCollectors(Collectors):
         began = time.thread_time()
         try:
             rollout = self._rollouts.begin(task, thread)
-            with span("collect"):
+            with span("collect"), own_stream(self._device):
                 fragments = rollout.play(out, self._stop)
         except GameError as error:
             self._rollouts.forget(task, thread)

@@ -17,6 +17,7 @@ from remuda.core.rounds import RoundCounter
 from remuda.core.threads import thread_pool
 from remuda.core.timeline import span
 from remuda.engines.interfaces import RoundPiece, Rows, TimeSpent, Trainers, Update, count_lags, with_prefix
+from remuda.learners.devices import own_stream
 
 PORTIONS = 4
 """Portions of a round's updates where threads share the learners: no thread waits longer than a portion takes."""
@@ -62,7 +63,7 @@ class LearningRound:
 
     def _timed(self, name: str, learner: Learner, count: int, work: Callable[[], None]) -> float:
         before = time.thread_time() + learner.thread_pool_cpu_s
-        with learner.skip_on_error(count), span(name):
+        with learner.skip_on_error(count), span(name), own_stream(learner.context.device):
             work()
         return time.thread_time() + learner.thread_pool_cpu_s - before
 

@@ -19,6 +19,7 @@ from remuda.core.ranges import true_ranges
 from remuda.core.rng import Keys, Stream
 from remuda.core.timeline import span
 from remuda.learners.capacity import replay_capacity
+from remuda.learners.devices import to_device
 from remuda.learners.iqn.network import IQNNetwork, Noise
 from remuda.learners.iqn.options import IQNOptions
 from remuda.learners.iqn.policy import IQNPolicy
@@ -41,11 +42,13 @@ class IQN(Learner):
         super().__init__(context, options)
         self.options: IQNOptions = options
         self.network = IQNNetwork(context.group, options, context.precision, context.device)
+        if options.compile:
+            self.network.compile_passes()
         capacity = replay_capacity(context, options)
         memory = self.network.memory_size
         self.replay = ReplayBuffer(context.group, context.agents, capacity, options.frames, context.in_turn, memory)
         initial = self.network.initial_rows(init_keys(context.seed, context.agent_numbers))
-        self.weights = torch.from_numpy(initial).to(context.device)
+        self.weights = to_device(initial, context.device)
         self.target = self.weights.clone()
         self.adam = Adam(self.weights)
         self.updates = 0  # due so far, also those that an agent did not make: the clock of schedules and random streams
@@ -170,7 +173,7 @@ class IQN(Learner):
         flat = batch.obs.reshape(agents, shape.sequences * shape.window, -1)
         x = pad_frame_stacks(flat, net.scale, net.inputs, device, min_rows=1)
         x = x.view(agents, shape.sequences, shape.window, -1)
-        begun, stored = torch.from_numpy(batch.begun).to(device), torch.from_numpy(batch.memory).to(device)
+        begun, stored = to_device(batch.begun, device), to_device(batch.memory, device)
         burn_in = (slice(None), slice(None), slice(shape.burn_in))
         learned = (slice(None), slice(None), slice(shape.burn_in, None))
         with torch.no_grad():
@@ -178,14 +181,14 @@ class IQN(Learner):
             behind, _ = net.unroll(targets, x, begun, stored)
         features, _ = net.unroll(arrays, x[learned], begun[learned], memory)
         with torch.no_grad():
-            which = torch.from_numpy(batch.ahead).to(device)[..., None].expand(-1, -1, -1, net.width)
+            which = to_device(batch.ahead, device)[..., None].expand(-1, -1, -1, net.width)
             whole = torch.cat([before, features], dim=2)
             ahead = tuple(own.gather(2, which).reshape(agents, size, -1) for own in (whole, behind))
         own = features[:, :, : shape.length].reshape(agents, size, -1)
         mask = None if batch.next_mask is None else batch.next_mask.reshape(agents, size, -1)
         actions, returns, discounts = (a.reshape(agents, size) for a in (batch.actions, batch.returns, batch.discounts))
         errors = self._errors((arrays, targets), own, (ahead[0], ahead[1]), (actions, returns, discounts, mask), keys)
-        valid = torch.from_numpy(batch.valid.reshape(agents, size)).to(device)
+        valid = to_device(batch.valid.reshape(agents, size), device)
         return errors.flatten(2).mean(dim=2).masked_fill(~valid, 0.0).sum(dim=1) / valid.sum(dim=1)
 
     def _errors(
@@ -203,8 +206,8 @@ class IQN(Learner):
         net, device, q = self.network, features.device, self.options.quantiles
         agents, size, _ = features.shape
         arrays, target_arrays = both
-        actions, returns, discounts = (torch.from_numpy(array).to(device) for array in goals[:3])
-        taus = torch.from_numpy(rng.uniforms(keys[Stream.TAU], 2 * size * q).astype(np.float32)).to(device)
+        actions, returns, discounts = (to_device(array, device) for array in goals[:3])
+        taus = to_device(rng.uniforms(keys[Stream.TAU], 2 * size * q).astype(np.float32), device)
         taus, target_taus = taus.split_with_sizes([size * q, size * q], dim=1)
         noise = Noise.draw(keys[Stream.NOISE], 0, net, device)
         target_noise = Noise.draw(keys[Stream.NOISE], 1, net, device)
@@ -212,7 +215,7 @@ class IQN(Learner):
             online = {name: array.detach() for name, array in arrays.items()}
             advantages = net.mean_advantages(net.for_acting(online), ahead[0])
             if goals[3] is not None:
-                advantages = advantages.masked_fill(~torch.from_numpy(goals[3]).to(device), -torch.inf)
+                advantages = advantages.masked_fill(~to_device(goals[3], device), -torch.inf)
             best = advantages.argmax(dim=2)  # (agents, rows): double Q-learning, the online network chooses
             future = net.quantiles(target_arrays, ahead[1], target_taus, target_noise)
             future = future.gather(3, best[:, :, None, None].expand(-1, -1, q, 1)).squeeze(3)

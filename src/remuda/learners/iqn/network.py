@@ -20,6 +20,7 @@ from remuda.core import rng
 from remuda.core.game import Group
 from remuda.core.rng import Keys
 from remuda.learners.body import Body, own_body
+from remuda.learners.devices import to_device
 from remuda.learners.recurrent import CELLS, RecurrentCell
 from remuda.learners.stack import MIN_ROWS, StackedNetwork, WeightLayout, add_linear, linear, padded
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 COSINES = 64
 """Cosine features of a quantile."""
+COMPILER = "inductor"
+"""The backend of torch.compile; it needs a C++ compiler."""
 ACTING_PHI = "acting_phi"
 """Name of the embedded quantiles that acting uses, among the arrays."""
 
@@ -51,7 +54,7 @@ class Noise:
         sizes = (width, width, width, outputs)
         eps = rng.normals(rng.keys(keys, which), sum(sizes)).astype(np.float32)
         eps = np.sign(eps) * np.sqrt(np.abs(eps))
-        a, b, c, d = torch.from_numpy(eps).to(device).split_with_sizes(sizes, dim=1)
+        a, b, c, d = to_device(eps, device).split_with_sizes(sizes, dim=1)
         return cls(a.unsqueeze(1), b.unsqueeze(2), c.unsqueeze(1), d.unsqueeze(2))
 
 
@@ -102,6 +105,11 @@ class IQNNetwork(StackedNetwork):
             for row, key in zip(rows, keys, strict=True):
                 row[:size] = self.body.initial_weights(key)
         return rows
+
+    def compile_passes(self) -> None:
+        """Compile the passes of an update; each shape of batch is compiled once, when it first comes."""
+        for name in ("features", "mean_advantages", "quantiles"):
+            setattr(self, name, torch.compile(getattr(self, name), dynamic=False, backend=COMPILER))
 
     @property
     def memory_size(self) -> int:

@@ -34,6 +34,9 @@ class IQNOptions(Options):
     sequence: int = Field(
         8, ge=1, description="with body=gru or lstm: turns that are learned in a row, of which batches are made"
     )
+    compile: bool = Field(
+        False, description="learn with torch.compile: other last bits, and a minute of compiling at the start"
+    )
     burn_in: int = Field(8, ge=0, description="with body=gru or lstm: turns before them that renew a stored state")
 
     def check(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from remuda.learners.devices import to_device
 from remuda.learners.ppo.experience import Experience
 from remuda.learners.ppo.network import LOG_STD, PPONetwork
 from remuda.learners.ppo.options import PPOOptions
@@ -25,7 +26,7 @@ def loss_gradient(
 
     The gradients of the inputs of actor and critic come with it if there is a body, whose own columns are not filled.
     """
-    actions, old, advantages, returns, mask = (torch.from_numpy(array).to(weights.device) for array in batch[2:7])
+    actions, old, advantages, returns, mask = (to_device(array, weights.device) for array in batch[2:7])
     arrays, grad = network.layout.arrays(weights), torch.empty_like(weights)
     grads = network.layout.arrays(grad)
     targets = (returns - value_moments[:, :1]) / value_moments[:, 1:]

@@ -15,6 +15,7 @@ from remuda.core.game import Group
 from remuda.core.kernels import kernel
 from remuda.core.policy import PolicyInput, PolicyOutput, explore, random_actions
 from remuda.core.rng import uniform, uniforms
+from remuda.learners.devices import to_device
 from remuda.learners.distinct import WORD, distinct_rows
 from remuda.learners.ppo.actions import MIN_PROB, Head
 from remuda.learners.ppo.network import PPONetwork
@@ -181,7 +182,7 @@ class PPOPolicy(StackedPolicy):
         x = self._features(inputs, low, high, first, memory)
         mask = None
         if inputs.mask is not None:
-            mask = torch.from_numpy(inputs.mask[:, low:high]).transpose(0, 1).to(network.device)
+            mask = to_device(inputs.mask[:, low:high], network.device).transpose(0, 1)
         logits = network.logits(self.agent_arrays(first + low, first + high), x, mask)
         own = logits.softmax(dim=2)[:, :worlds, : network.actions]
         probs[:, low:high] = own.transpose(0, 1).cpu().numpy()

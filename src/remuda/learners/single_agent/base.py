@@ -18,6 +18,7 @@ from remuda.core.errors import ConfigError
 from remuda.core.game import Group
 from remuda.core.learner import Learner, LearnerContext, State
 from remuda.core.options import Options
+from remuda.learners.devices import to_device
 from remuda.learners.schedule import PerAgent, Schedule, schedule
 from remuda.learners.single_agent.module import AgentModule
 from remuda.learners.single_agent.options import SingleAgentOptions
@@ -128,7 +129,7 @@ class SingleAgentLearner(Learner):
     def _step(self, first: int, last: int, rows: tuple[Tensor, ...], batch: Any, clock: int) -> NDArray[np.bool_]:
         """One gradient step for agents first … last-1; returns which of them made it, (last-first,)."""
         now = {name: own.at(clock, self.context.total_updates)[first:last] for name, own in self._schedules.items()}
-        values = {name: torch.from_numpy(own.astype(np.float32)).to(self.weights.device) for name, own in now.items()}
+        values = {name: to_device(own.astype(np.float32), self.weights.device) for name, own in now.items()}
         gradients, terms = self._gradients(rows, batch, values)
         with torch.no_grad():
             terms["grad_norm"] = self.adam.step(first, last, gradients, now["lr"], self.options.grad_clip)

@@ -18,6 +18,7 @@ from remuda.core.policy import Policy
 from remuda.core.ranges import true_ranges
 from remuda.core.rng import Stream
 from remuda.learners.capacity import replay_capacity
+from remuda.learners.devices import to_device
 from remuda.learners.replay import ReplayBuffer
 from remuda.learners.single_agent.base import LossTerms, SingleAgentLearner
 from remuda.learners.single_agent.options import OffPolicyOptions, SingleAgentOptions
@@ -111,9 +112,7 @@ class OffPolicyLearner(SingleAgentLearner):
         if mask is None:
             mask = np.ones((last - first, size, self.context.group.actions), np.bool_)
         arrays = (drawn.actions, drawn.returns, self._observations(drawn.next_obs), drawn.discounts, mask)
-        return tuple(
-            torch.as_tensor(array).to(self.weights.device) for array in (self._observations(drawn.obs), *arrays)
-        )
+        return tuple(to_device(array, self.weights.device) for array in (self._observations(drawn.obs), *arrays))
 
     def _example(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
         agents, size, group = self.context.agents, self.options.batch_size, self.context.group

@@ -20,6 +20,7 @@ from remuda.core.learner import LearnerContext, State
 from remuda.core.policy import Policy
 from remuda.core.ranges import split_evenly
 from remuda.core.rng import Stream
+from remuda.learners.devices import to_device
 from remuda.learners.ppo.experience import frame_stacks, next_frame_stacks, rows_of
 from remuda.learners.ppo.policy import LOG_PROB
 from remuda.learners.schedule import counts
@@ -188,7 +189,7 @@ class OnPolicyLearner(SingleAgentLearner):
             advantages,
         )
         others = (actions, advantages, advantages + values[:, :rows], log_probs, mask)
-        return (obs[:, :rows], *(torch.from_numpy(array).to(obs.device) for array in others))
+        return (obs[:, :rows], *(to_device(array, obs.device) for array in others))
 
     def _example(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
         agents, group = self.context.agents, self.context.group
@@ -206,7 +207,7 @@ class OnPolicyLearner(SingleAgentLearner):
     def _observations(self, stacks: NDArray[Any]) -> Tensor:
         """Frame stacks (agents, rows, frames * obs) as network input, (agents, rows, frames, *obs)."""
         shape = (*stacks.shape[:2], self.options.frames, *self.context.group.obs_shape)
-        return torch.from_numpy(stacks).to(self.weights.device).float().mul_(self._scale).view(shape)
+        return to_device(stacks, self.weights.device).float().mul_(self._scale).view(shape)
 
     def _learn(self, batch: tuple[Tensor, ...], low: int, high: int) -> None:
         """Make all passes for agents low … high-1."""

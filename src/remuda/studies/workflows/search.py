@@ -12,7 +12,8 @@ from remuda.core.code_names import refuse_while_importing
 from remuda.core.errors import ConfigError, RunError, Stopped, UnknownName, WorkerError
 from remuda.core.machine import cores
 from remuda.core.plan import Plan
-from remuda.engines.choose import check_engine, choose_engine
+from remuda.engines.choose import check_engine
+from remuda.engines.table import AUTO
 from remuda.games.cage2.options import ALL, DISTINCT
 from remuda.games.cage2.workflow import ORDERS, distinct_orders
 from remuda.runs.folder import free_folder, locked
@@ -95,7 +96,8 @@ def _first_state(game: str, settings: Mapping[str, Any]) -> SearchState:
         trials.setdefault("n_workers", max(1, cores() // options.side_by_side))
     state = SearchState(game=game, options=options, settings=trials)
     plan = _plan(state)
-    check_engine(choose_engine(plan, spec_of(plan))[0])
+    spec_of(plan)
+    check_engine(plan.model_copy(update={"engine": "vectorized"}) if plan.engine == AUTO else plan)
     propose(options, _space(plan), [])
     require_scikit_learn()
     return state
