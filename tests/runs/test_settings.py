@@ -238,7 +238,7 @@ def test_a_name_of_another_library_is_answered_with_ours(learner: str, peer: str
 
 
 def test_every_name_of_another_library_stands_for_a_setting_and_hides_none() -> None:
-    ours = {*Plan.model_fields, "train_interval", "agents", "turns"}
+    ours = {*Plan.model_fields, "train_interval", "agents", "turns", "red"}
     for learner in SHIPPED_LEARNERS.values():
         ours |= set(learner.options_type().model_fields)
     assert {name for names in PEER_NAMES.values() for name in names} <= ours
