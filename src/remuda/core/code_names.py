@@ -16,6 +16,8 @@ from typing import Any
 
 from remuda.core.errors import ConfigError, RemudaError, first_line
 
+MAX_NAMES = 8
+"""Names of a module that an error message shows."""
 _importing: list[str] = []
 
 
@@ -36,8 +38,10 @@ def load_code(name: str, where: str) -> Any:
     try:
         module = _user_module(module_name)
         if not hasattr(module, attribute):
-            near = get_close_matches(attribute, _own_names(module), cutoff=0.3)
-            hint = f": did you mean {module_name}:{near[0]}?" if near else ""
+            names = _own_names(module)
+            near = get_close_matches(attribute, names, cutoff=0.3)
+            others = f": it has {', '.join(names[:MAX_NAMES])}" if names else ""
+            hint = f": did you mean {module_name}:{near[0]}?" if near else others
             raise ConfigError(f"{where} cannot be imported: module {module_name!r} has no {attribute!r}{hint}")
         found = getattr(module, attribute)
     except (RemudaError, KeyboardInterrupt):

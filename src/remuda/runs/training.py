@@ -38,6 +38,7 @@ from remuda.runs.callbacks.registry import Callbacks, listed, make_callback
 from remuda.runs.callbacks.tables import Tables
 from remuda.runs.callbacks.tensorboard import TensorBoard
 from remuda.runs.directory import CONFIG
+from remuda.runs.display import counted
 from remuda.runs.failure_log import FailureLog
 from remuda.runs.folder import (
     locked,
@@ -288,7 +289,7 @@ def _train(job: TrainingJob) -> Run:
         recorder.start(loop.rounds, loop.settled)
         stack.enter_context(stop_on_signals(request, progress.shout))
         _introduce(progress, loop, recorder, shown(folder, job.here))
-        for line in (*job.notes, *_lost(lost, folder), *_unsigned(folder), *engine_lines(context, job.asked or choice)):
+        for line in (*job.notes, *lost, *_unsigned(folder), *engine_lines(context, job.asked or choice)):
             progress.say(line)
         compile_s = _compile(progress, plan, compiled)
         try:
@@ -310,14 +311,6 @@ def _train(job: TrainingJob) -> Run:
     run = Run(folder, trust=True)  # this process wrote it
     run.stopped_by = None if loop.finished else request.signal
     return run
-
-
-def _lost(callbacks: Sequence[str], folder: Path) -> list[str]:
-    """A line where the run had callbacks that nobody gave again."""
-    again = f"give them again from Python, remuda.resume({str(folder)!r}, callbacks=[…])"
-    return (
-        [f"warning: this run had callbacks that it has no more, {', '.join(callbacks)}: {again}"] if callbacks else []
-    )
 
 
 def _unsigned(folder: Path) -> list[str]:
@@ -360,14 +353,19 @@ def _introduce(progress: Progress, loop: Loop, recorder: Recorder, folder: str) 
     learning = sum(part.agents for part in recorder.parts if part.learns)
     numbers = count_parameters([binding.policy for binding in recorder.bindings])
     held, moving = memory_needed(plan, spec, loop.collectors, loop.trainers)
+    each = " each" if learning > 1 else ""
     progress.say(
-        f"{plan.game}: {spec.agents} agents, {learning} learners with a network each "
-        f"({numbers:,} parameters in all), {plan.worlds} worlds, engine {plan.engine}"
+        f"{plan.game}: {counted(spec.agents, 'agent')}, {counted(learning, 'learner')} with a network{each} "
+        f"({numbers:,} parameters in all), {counted(plan.worlds, 'world')}, engine {plan.engine}"
     )
     progress.say(
         f"memory: {held / 2**20:,.0f} MiB for replay buffers, weights and optimisers, "
         f"{moving / 2**20:,.0f} MiB for a round of episodes; run directory {folder}"
     )
+    if spec.turns_assumed:
+        progress.say(
+            f"an episode that does not end by itself is cut after {spec.turns:,} turns: turns=N sets the limit"
+        )
     for line in stacking_lines(plan, spec, recorder.parts):
         progress.say(line)
     if plan.precision == "bf16" and not _has_bf16():

@@ -14,14 +14,16 @@ MAX_BYTES = 100_000
 
 
 def remember_given(folder: Path, callbacks: Sequence[Callback]) -> list[str]:
-    """Write the names of these callbacks into a run directory; returns those that it had before and has not now."""
+    """Write the names of these callbacks into a run directory; returns a line if it had others before."""
     before, now = _read(folder / FILE), [callback_name(own) for own in callbacks if not own.is_internal]
     every = list(dict.fromkeys([*before, *now]))
     if every != before:
         draft = folder / f".{FILE}.draft"
         draft.write_text(json.dumps(every), encoding="utf-8")
         draft.replace(folder / FILE)
-    return [name for name in before if name not in now]
+    lost = ", ".join(name for name in before if name not in now)
+    again = f"give them again from Python, remuda.resume({str(folder)!r}, callbacks=[…])"
+    return [f"warning: this run had callbacks that it has no more, {lost}: {again}"] if lost else []
 
 
 def _read(path: Path) -> list[str]:
