@@ -38,7 +38,7 @@ BAD: dict[str, tuple[list[str], str]] = {
     "unknown option of the game": (["train", "treasurehunt", "game.spwan=3"], "'spawn'"),
     "unknown option of the learner": (["train", "treasurehunt", "iqn.layr=3"], "'layer'"),
     "a flag that is no number": (["train", "treasurehunt", "--agents", "many"], "--agents"),
-    "a flag that is no number, in words": (["train", "treasurehunt", "--seed", "abc"], "--seed should be a whole number"),
+    "a seed that is no number": (["train", "treasurehunt", "--seed", "abc"], "--seed should be a whole number"),
     "seeds that are no number": (["train", "treasurehunt", "seeds=many"], "seeds='many' should be a whole number"),
     "a setting without its sign": (["train", "treasurehunt", "learner", "ppo"], "write learner=ppo"),
     "training in the wrong place": (["cage2", "train"], "remuda train preset=cage2_record"),

@@ -217,7 +217,7 @@ class Recorder:
             self._stop_if_false(callback, tell(callback, self.training))
 
     def _stop_if_false(self, callback: Callback, answer: bool | None) -> None:
-        if answer is False:
+        if isinstance(answer, bool | np.bool_) and not answer:  # a comparison of numpy's numbers is no bool
             self._request_stop(f"callback {callback_name(callback)} returned False")
 
     def failed(self, message: str) -> None:
