@@ -71,7 +71,7 @@ def _wanted(error: Any, name: str) -> str:
     if error["type"] == "list_type":
         given = error["input"]
         return f"a list, e.g. {name}=[{given if isinstance(given, str) else short_repr(given)}]"
-    message = error["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
+    message = str(error["msg"]).removeprefix("Input should be ").removeprefix("Value error, ")
     return PLAIN_WORDS.get(error["type"], message)
 
 

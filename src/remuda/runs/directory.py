@@ -244,7 +244,7 @@ class RunDirectory:
 
 
 def _runs_near(folder: Path) -> str:
-    """For an error message: the first runs in a directory that is none itself, else those beside it."""
+    """For an error message: the first runs inside a directory, or those beside it where there are none inside."""
     with suppress(OSError):
         for place, patterns in ((folder, ("*", "runs/*", "runs/*/*", "*/runs/*/*")), (folder.parent, ("*",))):
             found = sorted(path.parent for own in patterns for path in place.glob(f"{own}/{CONFIG}"))
