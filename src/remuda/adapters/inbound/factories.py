@@ -199,7 +199,7 @@ def _in_words(hint: Any) -> str:
 def _hints(factory: Any) -> dict[str, Any]:
     """The annotations of a factory's arguments, as far as they can be read."""
     try:
-        return get_type_hints(factory.__init__ if isinstance(factory, type) else factory)
+        return get_type_hints(factory.__init__ if isinstance(factory, type) else factory)  # type: ignore[misc]
     except Exception:  # annotations may name anything, also what is imported for type checkers only
         return {}
 
