@@ -142,7 +142,8 @@ def __getattr__(name: str) -> Any:
     elif name in _WHERE:
         value = getattr(import_module(_WHERE[name]), name)
     else:
-        raise AttributeError(f"module 'remuda' has no attribute {name!r}; its names are {', '.join(__all__)}")
+        hint = f"; train with remuda.train(game, learner={name.lower()!r})" if name.lower() in ("ppo", "iqn") else ""
+        raise AttributeError(f"module 'remuda' has no attribute {name!r}{hint}; its names are {', '.join(__all__)}")
     globals()[name] = value  # the next look-up does not come here
     return value
 

@@ -29,7 +29,7 @@ from remuda.rollout.warm_up import random_bindings
 from remuda.runs.settings import make_plan
 from remuda.testing.check import check
 
-HERE = "foreign_games"
+HERE, GYMNASIUM = "foreign_games", "gymnasium_games"
 SMALL: dict[str, dict[str, Any]] = {
     "iqn": {"layer": 16, "quantiles": 4, "acting_quantiles": 4, "frames": 2, "batch_size": 8, "replay_size": 200},
     "ppo": {"layers": [16, 8], "frames": 2, "passes": 2, "minibatches": 2},
@@ -226,6 +226,45 @@ def game():
 {guard}remuda.train(game, out="run", engine="{engine}", n_workers={workers}, worlds=8, total_episodes=8, turns=9,
 {guard}             learner="ppo", layers=[8], pictures=False, quiet=True)
 """
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [({"push": "strong"}, "push='strong' .* should be a number"), ({"tries": "few"}, "tries='few' .* a number"),
+     ({"mode": 3}, "mode=3 .* should be a text or null")],
+)  # fmt: skip
+def test_arguments_that_a_factory_cannot_mean_are_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        make_plan({"game": f"{GYMNASIUM}:Endless", **options})
+
+
+def test_other_arguments_are_passed_on_as_they_are() -> None:
+    given = {"push": 1, "tries": 0.5, "mode": "fast", "sizes": [3]}
+    game: Any = make_game(find_game(f"{GYMNASIUM}:Endless"), given, [0])
+    assert game._worlds[0].envs[0].given == (1, 0.5, "fast", [3])
+    assert type(make_plan({"game": f"{GYMNASIUM}:Endless", **given}).options["push"]) is int
+
+
+def test_an_episode_without_a_limit_is_cut_and_that_is_said(tmp_path: Path) -> None:
+    notes = [finding.note for finding in check(f"{GYMNASIUM}:Endless") if finding.note]
+    assert notes == ["the episode did not end by itself and was cut after 1,000 turns: turns=N sets the limit"]
+    assert not any(finding.note for finding in check(f"{GYMNASIUM}:Endless", turns=30))
+    train(tmp_path / "a", f"{GYMNASIUM}:Endless", "ppo", "vectorized")
+    train(tmp_path / "b", f"{GYMNASIUM}:Endless", "ppo", "vectorized", turns=9)
+    said = "an episode that does not end by itself is cut after 1,000 turns: turns=N sets the limit"
+    assert said in (tmp_path / "a" / "console.log").read_text()
+    assert "cut after" not in (tmp_path / "b" / "console.log").read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("ResetsToObservation", "reset returned one value of type int: it should return two values"),
+     ("StepsToFour", "step returned 4 values: it should return five values"),
+     ("Unseeded", r"super().reset(seed=seed), then self.np_random")],
+)  # fmt: skip
+def test_check_says_what_an_environment_of_gymnasium_should_do(name: str, said: str) -> None:
+    problems = [finding.problem or "" for finding in check(f"{GYMNASIUM}:{name}", turns=20)]
+    assert any(said in problem for problem in problems), problems
 
 
 def test_workers_play_their_share_of_the_worlds_at_once() -> None:

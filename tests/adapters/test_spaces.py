@@ -47,6 +47,33 @@ def test_parts_are_concatenated_by_key(choice: int, switches: list[int]) -> None
     assert array.tolist() == [*switches, *np.eye(5)[choice].tolist()]
 
 
+@pytest.mark.parametrize(
+    ("space", "lines"),
+    [
+        (
+            spaces.Dict(z=spaces.Discrete(2), a=spaces.Tuple((spaces.Box(0, 1, (1,)), spaces.MultiBinary(2)))),
+            ["numbers 0 to 1: ['z'], one-hot", "number 2: ['a'][0], Box", "numbers 3 to 4: ['a'][1], MultiBinary"],
+        ),
+        (
+            spaces.Dict({"y": spaces.Box(0, 1, (2,)), "action_mask": MASK, "b": spaces.Discrete(2)}),
+            ["numbers 0 to 1: ['b'], one-hot", "numbers 2 to 3: ['y'], Box"],
+        ),
+        (spaces.Discrete(3), ["numbers 0 to 2: one-hot, Discrete(3)"]),
+    ],
+)
+def test_the_layout_says_which_number_is_which_part(space: Any, lines: list[str]) -> None:
+    found = FlatSpace(space, "agent").layout()
+    assert [own[: len(line)] for own, line in zip(found, lines, strict=True)] == lines
+
+
+def test_the_layout_is_that_of_the_array() -> None:
+    space = spaces.Dict(z=spaces.Discrete(2), a=spaces.Box(0, 9, (3,)))
+    inputs = FlatSpace(space, "agent")
+    array = inputs.as_array({"z": 1, "a": np.array([5, 6, 7], np.float32)})
+    assert inputs.layout()[1].startswith("numbers 2 to 4: ['a']")
+    assert array.tolist() == [0, 1, 5, 6, 7]
+
+
 def test_a_mask_is_not_part_of_the_observation() -> None:
     alone = FlatSpace(spaces.Dict({"observation": spaces.Box(0, 9, (2, 2), np.int8), "action_mask": MASK}), "agent")
     assert alone.masked

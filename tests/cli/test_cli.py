@@ -38,6 +38,13 @@ BAD: dict[str, tuple[list[str], str]] = {
     "unknown option of the game": (["train", "treasurehunt", "game.spwan=3"], "'spawn'"),
     "unknown option of the learner": (["train", "treasurehunt", "iqn.layr=3"], "'layer'"),
     "a flag that is no number": (["train", "treasurehunt", "--agents", "many"], "--agents"),
+    "a seed that is no number": (["train", "treasurehunt", "--seed", "abc"], "--seed should be a whole number"),
+    "seeds that are no number": (["train", "treasurehunt", "seeds=many"], "seeds='many' should be a whole number"),
+    "a setting without its sign": (["train", "treasurehunt", "learner", "ppo"], "write learner=ppo"),
+    "training in the wrong place": (["cage2", "train"], "remuda train preset=cage2_record"),
+    "a flag of another library": (["evaluate", "treasurehunt", "--deterministic"], "greedy by default"),
+    "settings of nobody": (["settings", "pppo"], "'ppo'"),
+    "a directory that is no run": (["cage2", "leaderboard", "/none"], "/none is not a run"),
     "a flag without its value": (["train", "treasurehunt", "--agents"], "--agents"),
     "an unknown flag without its value": (["train", "treasurehunt", "--lr"], "--lr"),
     "a word that is no assignment": (["train", "treasurehunt", "lr"], "key=value"),
@@ -178,9 +185,25 @@ def test_bad_words_for_a_run_are_one_line(cli: Any, trained: Any, words: list[st
     assert_refused(cli("evaluate", trained().path, "--episodes", "2", *words), words[0].split("=")[0])
 
 
+def test_runs_near_a_directory_that_is_none_are_named(cli: Any, trained: Any) -> None:
+    run = trained()
+    for target in (run.path.parent / "none", run.path.parent):
+        for command in ("evaluate", "resume", "watch"):
+            done = cli(command, target)
+            assert (done.code, done.out) == (2, "")
+            assert f"is not a run: it has no config.yaml; runs near it: {run.path}" in done.err
+
+
+def test_seeds_as_a_word_are_a_study(cli: Any, words: list[str]) -> None:
+    done = cli("train", *words, "seeds=2", "--out", "study")
+    assert done.code == 0, done.err
+    assert len(list(Path("study").glob("runs/*/*/config.yaml"))) == 2
+
+
 def test_a_checkpoint_that_is_not_there_is_one_line(cli: Any, trained: Any) -> None:
     for command in ("resume", "evaluate", "watch"):
         assert_refused(cli(command, trained().path, "--checkpoint", "000000007"), "000000012")
+    assert_refused(cli("evaluate", trained().path, "--checkpoint", "bestt"), "the best one is called best")
 
 
 def test_a_finished_run_says_so(cli: Any, trained: Any) -> None:
@@ -426,6 +449,7 @@ def test_check_fails_on_a_game_that_breaks_its_promise(cli: Any) -> None:
     [
         (["games"], "treasurehunt"), (["games", "treasurehunt"], "spawn"), (["engines"], "sequential"),
         (["learners"], "frozen:RUN/agent"), (["learners", "iqn"], "batch_size"), (["settings"], "updates_per_episode"),
+        (["settings", "ppo"], "gae_lambda"),
     ],
 )  # fmt: skip
 def test_lists(cli: Any, words: list[str], match: str) -> None:

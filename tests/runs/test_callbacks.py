@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import remuda
@@ -113,6 +114,85 @@ def test_an_error_of_a_callback_ends_the_run_saved_and_the_others_are_told(
     assert own.events[-1] == "end"
     assert own.seen["result"] is None
     assert remuda.resume(tmp_path / "run", quiet=True).result["finished"]
+
+
+def test_a_resumed_run_says_which_callbacks_nobody_gave_again(
+    tiny: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = remuda.train("treasurehunt", out=tmp_path / "run", quiet=True, callbacks=[StopAtTwo(), show], **tiny)
+    remuda.resume(run.path, total_episodes=9, callbacks=[show])
+    said = capsys.readouterr().err
+    assert "shortened from 12 to 9 episodes" in said
+    assert "this run had callbacks that it has no more, StopAtTwo: give them again" in said
+    assert f"remuda.resume({str(run.path)!r}, callbacks=[…])" in said
+    remuda.resume(run.path, total_episodes=12, callbacks=[show, Listener(), StopAtTwo()])
+    assert "callbacks that it has no more" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("hook", ["start", "collected", "learned", "evaluated", "saved", "failed"])
+def test_every_hook_stops_the_run_by_returning_false(hook: str, tmp_path: Path) -> None:
+    answer = np.mean([1.0]) < 0 if hook == "learned" else False  # numpy's False
+    stops = type("Stops", (Callback,), {hook: lambda self, *_: answer})()
+    plan: dict[str, Any] = {
+        "learner": "random", "worlds": 3, "total_episodes": 30, "evaluate_episodes": 2, "pictures": False,
+        "evaluate_every": 6, "checkpoint_every": 3, "max_failures": 1.0, "engine": "vectorized",
+    }  # fmt: skip
+    run = remuda.train("test_callbacks:NAN_REWARD", out=tmp_path / "run", quiet=True, callbacks=stops, **plan)
+    assert not run.result["finished"]
+    assert "(callback Stops returned False)" in (run.path / "console.log").read_text()
+
+
+class Strange(Callback):
+    """Has the methods of another library's callbacks."""
+
+    def _on_step(self) -> bool:
+        return False
+
+
+class TooFew(Callback):
+    """Has forgotten an argument."""
+
+    def learned(self, rows: Sequence[Row]) -> None:  # type: ignore[override]
+        """Nothing."""
+
+
+def show(rows: list[Row]) -> None:
+    """Nothing."""
+
+
+def make_stop() -> Callback:
+    return StopAtTwo()
+
+
+@pytest.mark.parametrize(
+    ("callbacks", "said"),
+    [
+        (Strange(), "Strange._on_step would never be called: hooks are start, collected, learned, evaluated, saved"),
+        ([TooFew()], r"TooFew.learned is called with other arguments: write def learned\(self, training, rows, system"),
+        ([lambda: None], "is called with the rows of each round"),
+        ([StopAtTwo], r"StopAtTwo is a class, not a remuda.Callback object: did you forget the brackets, StopAtTwo"),
+        ([3], "3 is neither a remuda.Callback object nor a function"),
+        ("wandbb", "unknown callback 'wandbb': did you mean 'wandb'"),
+    ],
+)
+def test_a_callback_that_could_not_be_called_is_refused(
+    tiny: dict[str, Any], tmp_path: Path, callbacks: Any, said: str
+) -> None:
+    with pytest.raises(remuda.RemudaError, match=said):
+        remuda.train("treasurehunt", out=tmp_path / "run", quiet=True, callbacks=callbacks, **tiny)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("callbacks", [None, show, ["test_callbacks:show"], "test_callbacks:show"])
+def test_a_callback_alone_none_and_the_name_of_a_function_are_taken(
+    tiny: dict[str, Any], tmp_path: Path, callbacks: Any
+) -> None:
+    assert remuda.train("treasurehunt", out=tmp_path / "run", quiet=True, callbacks=callbacks, **tiny).finished
+
+
+def test_the_name_of_a_function_that_makes_a_callback(tiny: dict[str, Any], tmp_path: Path) -> None:
+    run = remuda.train("treasurehunt", out=tmp_path / "run", quiet=True, callbacks="test_callbacks:make_stop", **tiny)
+    assert run.result["episodes"] == 6
 
 
 def test_callbacks_by_name(tiny: dict[str, Any], tmp_path: Path) -> None:

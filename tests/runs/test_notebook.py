@@ -9,8 +9,10 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
+from gymnasium.spaces import MultiBinary
 from matplotlib.figure import Figure
 
 import remuda
@@ -209,6 +211,53 @@ def test_wrong_observations_are_told_with_the_right_ones(run: remuda.Run) -> Non
         agent.act(np.zeros(shape, dtype), mask=[1, 1, 1, 1])
     with pytest.raises(RunError, match="has no agent 2: it has agents 0 to 1"):
         run.agent(2)
+
+
+class Parts(gymnasium.Env[Any, Any]):
+    """Shows parts, and allows only what the observation says."""
+
+    observation_space = gymnasium.spaces.Dict(
+        place=gymnasium.spaces.Box(-1, 1, (2,)), kind=gymnasium.spaces.Discrete(3), action_mask=MultiBinary(2)
+    )
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return self.seen(), {}
+
+    def step(self, action: Any) -> Any:
+        return self.seen(), 1.0, self.np_random.random() < 0.3, False, {}
+
+    def seen(self) -> Any:
+        allowed = int(self.np_random.integers(2))
+        place = self.np_random.uniform(-1, 1, 2).astype(np.float32)
+        return {"place": place, "kind": 1, "action_mask": np.arange(2) == allowed}
+
+
+def test_an_agent_takes_what_its_environment_shows(tmp_path: Path) -> None:
+    run = remuda.train(
+        Parts, out=tmp_path / "run", quiet=True, learner="ppo", layers=[8], worlds=2, total_episodes=2,
+        evaluate_episodes=1, pictures=False,
+    )  # fmt: skip
+    agent, env = run.agent(0), Parts()
+    obs, _ = env.reset(seed=1)
+    for _ in range(20):
+        assert agent.act(obs) == int(np.argmax(obs["action_mask"]))
+        obs = env.seen()
+    flat = np.concatenate([[0, 1, 0], obs["place"]]).astype(np.float32)  # kind, then place: the keys are sorted
+    assert agent.act(flat, mask=obs["action_mask"]) == agent.act(obs)
+    with pytest.raises(ConfigError, match="the observation is none of Dict"):
+        agent.act({"place": obs["place"], "action_mask": obs["action_mask"]})
+    files = {path.name: path for path in remuda.export(run, 0, tmp_path / "agent")}
+    assert "numbers 0 to 2: ['kind'], one-hot" in files["network.py"].read_text()
+
+
+def test_numbers_that_fit_are_taken_in_the_type_of_the_observation(run: remuda.Run, tmp_path: Path) -> None:
+    agent = run.agent(0)
+    zeros = np.zeros(agent.observation_shape, agent.observation_dtype)
+    assert agent.act(zeros.tolist()) in range(4)
+    with pytest.raises(ConfigError, match="takes uint8"):
+        agent.act([*zeros.tolist()[1:], 300])
 
 
 def test_a_refused_observation_is_not_remembered(run: remuda.Run) -> None:

@@ -16,6 +16,7 @@ from remuda.core.errors import UsageError
 from remuda.core.plan import Plan
 from remuda.core.yamlfile import read_assignments, read_yaml, write_yaml
 from remuda.learners.registry import SHIPPED_LEARNERS
+from remuda.runs.peer_settings import INSTEAD
 from remuda.runs.settings import OTHER_UNITS, PEER_NAMES, make_plan
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
@@ -244,8 +245,44 @@ def test_a_name_of_another_library_for_an_option_of_another_learner_names_both()
         make_plan({"game": "treasurehunt", "learner": "iqn", "ent_coef": 0.1})
 
 
-def test_every_name_of_another_library_stands_for_a_setting_and_hides_none() -> None:
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (
+            {"learner": "ppo", "policy": "MlpPolicy"},
+            r"no policy=MlpPolicy here: say learner=ppo, and layers=\[64, 64\]",
+        ),
+        ({"policy": "CnnPolicy"}, "no policy=CnnPolicy here: say learner=ppo, and body=cnn"),
+        ({"learner": "ppo", "batch_size": 64}, "'batch_size': it is called 'minibatch"),
+        ({"seeds": 5}, r"--seeds N`, or remuda.study\(game, seeds=N\)"),
+        ({"policy_kwargs": {}}, "no setting 'policy_kwargs' here: the network is made of settings"),
+        ({"verbose": 1}, "no setting 'verbose' here: the console always shows"),
+        ({"learner": "ppo", "layers": 64}, r"should be a list, e.g. layers=\[64\]"),
+        ({"learner": "ppo", "layers": "64,64"}, r"should be a list, e.g. layers=\[64,64\]"),
+        ({"learner": "PPO"}, "did you mean 'ppo'"),
+        ({"game": "cage2", "agent": "B_lineAgent"}, "it is called 'red' here"),
+    ],
+)
+def test_settings_of_stable_baselines_are_answered_with_what_to_write(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        make_plan({"game": "treasurehunt", **settings})
+
+
+def test_an_environment_of_another_library_without_a_game_is_answered_with_its_name() -> None:
+    with pytest.raises(UsageError, match="game=gymnasium:CartPole-v1 in place of env=CartPole-v1"):
+        make_plan({"env": "CartPole-v1"})
+
+
+def test_what_to_write_instead_hides_no_setting() -> None:
     ours = {*Plan.model_fields, "train_interval", "agents", "turns"}
+    for learner in SHIPPED_LEARNERS.values():
+        ours |= set(learner.options_type().model_fields)
+    assert not ours & set(INSTEAD)
+    assert not set(PEER_NAMES) & set(INSTEAD)
+
+
+def test_every_name_of_another_library_stands_for_a_setting_and_hides_none() -> None:
+    ours = {*Plan.model_fields, "train_interval", "agents", "turns", "red"}
     for learner in SHIPPED_LEARNERS.values():
         ours |= set(learner.options_type().model_fields)
     assert {name for names in PEER_NAMES.values() for name in names} <= ours

@@ -15,6 +15,7 @@ from remuda.core.errors import ConfigError
 if TYPE_CHECKING:
     from remuda.core.game import GameEntry
     from remuda.core.options import Options
+    from remuda.runs.listing import Setting
 
 
 def games(name: Annotated[str | None, typer.Argument(help="show this game's options")] = None) -> None:
@@ -67,8 +68,13 @@ def learners(name: Annotated[str | None, typer.Argument(help="show this learner'
     _print_names("name", remuda.list_learners())
 
 
-def settings() -> None:
-    """List the settings of a plan, and the presets; games and learners have more."""
+def settings(
+    name: Annotated[str | None, typer.Argument(help="show the options of this learner or game")] = None,
+) -> None:
+    """List the settings of a plan, and the presets, or the options of a learner or game."""
+    if name:
+        _print_settings(remuda.list_settings(name))
+        return
     from remuda.core.plan import ParallelSwitches, Plan
     from remuda.runs.settings import PRESETS
     from remuda.studies.workflows.options import SearchOptions
@@ -94,7 +100,11 @@ def _print_names(heading: str, names: Mapping[str, str]) -> None:
 def _print_options(options: type[Options]) -> None:
     from remuda.runs.listing import describe_options
 
+    _print_settings(describe_options(options))
+
+
+def _print_settings(settings: Mapping[str, Setting]) -> None:
     table = Table("option", "default", "what it does")
-    for name, own in describe_options(options).items():
+    for name, own in settings.items():
         table.add_row(name, "" if own.required else str(own.default), own.description)
     QuietConsole(markup=False).print(table)

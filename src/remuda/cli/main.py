@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import io
+import re
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -18,6 +19,10 @@ from remuda.cli import board, cage2, checking, examples, listing, playing, studi
 from remuda.core.errors import RemudaError, StorageError, UsageError
 
 INTERRUPTED = "stopped by Ctrl-C; there was nothing to save"
+PLAIN_WORDS = {"valid integer": "a whole number", "valid number": "a number", "valid float": "a number"}
+"""What the parser of the command line says about a wrong value of a flag, and what it means for people."""
+INSTEAD = {"No such command 'train'": "`remuda train preset=cage2_record` trains a defender; cage2 has the leaderboard"}
+"""What the parser says about a command that stands elsewhere, and where it stands."""
 _begun: list[str] = []  # the command that was called
 ANY_FLAG = {"ignore_unknown_options": True, "allow_interspersed_args": True}
 """For commands that take settings: a flag that the command does not know is read as a setting."""
@@ -107,5 +112,11 @@ def _usage_sentence(error: Exception) -> str:
     if parameter is not None and type(error).__name__ == "MissingParameter":
         name, about = parameter.opts[0], getattr(parameter, "help", None)
         return f"{name if name.startswith('-') else name.upper()} is missing{f': {about}' if about else ''}"
-    flag = f"{parameter.opts[0]}: " if parameter is not None and parameter.opts else ""
-    return f"{flag}{getattr(error, 'message', error)}"
+    said = str(getattr(error, "message", error))
+    if instead := next((own for pattern, own in INSTEAD.items() if re.search(pattern, said)), None):
+        return instead
+    flag = parameter.opts[0] if parameter is not None and parameter.opts else ""
+    for pattern, wanted in PLAIN_WORDS.items():
+        if flag and re.search(pattern, said):
+            return f"{flag} should be {wanted}"
+    return f"{flag}: {said}" if flag else said

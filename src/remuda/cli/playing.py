@@ -33,6 +33,8 @@ def evaluate(
 
     `remuda evaluate treasurehunt 'learners={0: frozen:runs/a/0, 1: frozen:runs/b/1}'`
     """
+    if "--deterministic" in (words or ()):
+        raise ConfigError("evaluation is greedy by default, so leave --deterministic out; --sampled draws actions")
     if sampled and epsilon:
         raise ConfigError(f"--sampled and --epsilon {epsilon:g} contradict each other: give one of them")
     settings = refuse_arguments(remuda.evaluate, settings_from(words))

@@ -66,12 +66,13 @@ def compare(
 
 
 def _print_comparison(shown: Any) -> None:
-    from remuda.studies.compare.page import tables
+    from remuda.studies.compare.page import mode, tables
 
     if shown.disturbance:
         print(f"warning: {shown.disturbance}; measure again when it is idle")
     for table in tables(shown):
         QuietConsole(markup=False).print(table)
+    print(mode(shown))
     if shown.ideal is not None:
         print(f"ideal machine: {shown.ideal:,.1f} episodes/s")
 

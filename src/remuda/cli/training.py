@@ -10,7 +10,7 @@ import typer
 
 import remuda
 from remuda.cli.board import board_beside
-from remuda.cli.words import Json, On, Trust, Words, given, refuse_arguments, settings_from
+from remuda.cli.words import Json, On, Trust, Words, given, refuse_arguments, settings_from, whole_number
 from remuda.core.console import QuietConsole
 from remuda.core.errors import ConfigError
 from remuda.games.shipped import SHIPPED
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 
 def train(
-    game: Annotated[str | None, typer.Argument(help="a shipped game (see `remuda games`) or module:entry")] = None,
+    game: Annotated[
+        str | None, typer.Argument(help="a shipped game (see `remuda games`), gymnasium:ID, or module:name")
+    ] = None,
     words: Words = None,
     agents: Annotated[int | None, typer.Option(help="agents in the game")] = None,
     worlds: Annotated[int | None, typer.Option(help="copies of the game played side by side")] = None,
@@ -61,6 +63,8 @@ def train(
     from remuda.core.yamlfile import read_yaml
 
     settings = {**(read_yaml(config) if config else {}), **flags, **settings_from(words)}
+    if "seeds" in settings:  # as a word or in the file: the same as the flag
+        seeds = whole_number("seeds", settings.pop("seeds"))
     if seeds is not None:
         from remuda.cli.study import train_seeds
 

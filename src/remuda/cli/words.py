@@ -54,6 +54,13 @@ def _assignments(words: list[str] | None) -> list[str]:
     return assignments
 
 
+def whole_number(name: str, value: Any) -> int:
+    """The value of a setting that is a number of things."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ConfigError(f"{name}={value!r} should be a whole number of at least 1")
+    return value
+
+
 def given(**flags: Any) -> dict[str, Any]:
     """The flags that were given."""
     return {name: value for name, value in flags.items() if value is not None}

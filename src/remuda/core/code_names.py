@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import sysconfig
+from contextlib import suppress
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
@@ -15,6 +16,8 @@ from typing import Any
 
 from remuda.core.errors import ConfigError, RemudaError, first_line
 
+MAX_NAMES = 8
+"""Names of a module that an error message shows."""
 _importing: list[str] = []
 
 
@@ -35,18 +38,45 @@ def load_code(name: str, where: str) -> Any:
     try:
         module = _user_module(module_name)
         if not hasattr(module, attribute):
-            near = get_close_matches(attribute, (own for own in vars(module) if not own.startswith("_")), cutoff=0.3)
-            hint = f": did you mean {module_name}:{near[0]}?" if near else ""
+            names = _own_names(module)
+            near = get_close_matches(attribute, names, cutoff=0.3)
+            others = f": it has {', '.join(names[:MAX_NAMES])}" if names else ""
+            hint = f": did you mean {module_name}:{near[0]}?" if near else others
             raise ConfigError(f"{where} cannot be imported: module {module_name!r} has no {attribute!r}{hint}")
         found = getattr(module, attribute)
     except (RemudaError, KeyboardInterrupt):
         raise
     except BaseException as error:  # the user's module may raise anything
         kind = "" if isinstance(error, ImportError | AttributeError) else f"{type(error).__name__}: "
-        raise ConfigError(f"{where} cannot be imported: {kind}{first_line(error)}") from error
+        hint = import_hint(error, name)
+        raise ConfigError(f"{where} cannot be imported: {kind}{first_line(error)}{hint}") from error
     if _is_of_python(module):
         raise ConfigError(f"{where} is part of Python itself, nothing that remuda should call")
     return found
+
+
+def import_hint(error: BaseException, name: str) -> str:
+    """What to do about a module that is not found: the file beside of nearly this name, or where to look for it."""
+    module, _, attribute = name.partition(":")
+    if not isinstance(error, ModuleNotFoundError) or error.name not in (module, module.partition(".")[0]):
+        return ""  # the module was found, and imports one that is not there
+    with suppress(OSError):  # the working directory may have been removed
+        files = sorted(path.stem for path in Path().glob("*.py"))
+        if near := get_close_matches(module, files, n=1):
+            return f": did you mean {near[0]}:{attribute}?"
+    file = module.partition(".")[0]
+    return f": run remuda in the folder that has {file}.py, or add that folder to PYTHONPATH"
+
+
+def _own_names(module: ModuleType) -> list[str]:
+    """Public names of a module, without modules, classes and functions that it imported."""
+    return [
+        name
+        for name, own in vars(module).items()
+        if not name.startswith("_")
+        and not isinstance(own, ModuleType)
+        and (not callable(own) or getattr(own, "__module__", None) == module.__name__)
+    ]
 
 
 def refuse_while_importing() -> None:

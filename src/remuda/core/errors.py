@@ -71,8 +71,9 @@ class UnknownName(UsageError):
 
     def __init__(self, kind: str, name: str, valid: Iterable[str]) -> None:
         names = sorted(valid)
-        near = get_close_matches(name, names, n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]!r}?" if near else f"valid: {', '.join(names)}."
+        by_case = {own.lower(): own for own in names}
+        near = get_close_matches(name.lower(), by_case, n=1, cutoff=0.55)
+        hint = f"did you mean {by_case[near[0]]!r}?" if near else f"valid: {', '.join(names)}."
         super().__init__(f"unknown {kind} {name!r}: {hint}")
 
 

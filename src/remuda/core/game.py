@@ -19,7 +19,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from remuda.core.errors import ConfigError, GameError, RemudaError, message_of
 from remuda.core.rewards import GAME_RETURN, REWARD, RewardOptions
-from remuda.core.spaces import array_of, check_action_space, choices_of, count_of, discrete
+from remuda.core.spaces import array_of, check_action_space, choices_of, count_of, discrete, is_box
 
 if TYPE_CHECKING:
     from remuda.core.policy import Policy
@@ -48,6 +48,8 @@ class Group:
     """Gymnasium's space instead of `actions`: Discrete, MultiDiscrete, MultiBinary, or a Box of floats."""
     observation_space: Any = None
     """Gymnasium's space instead of obs_shape, obs_dtype, low and high; what is not a Box becomes flat."""
+    raw_space: Any = field(default=None, compare=False, repr=False)
+    """Gymnasium's space that the flat observations were made of; None where they are shown as they are."""
 
     def __post_init__(self) -> None:
         self._read_spaces()
@@ -73,6 +75,7 @@ class Group:
             shape, dtype, low, high = array_of(self.observation_space)
             for name, value in (("obs_shape", shape), ("obs_dtype", dtype), ("low", low), ("high", high)):
                 self._set(name, value)
+            self._set("raw_space", None if is_box(self.observation_space) else self.observation_space)
         if self.action_space is not None:
             check_action_space(self.action_space, f"group {self.name!r}")
             if (count := count_of(self.action_space)) is not None:
@@ -118,6 +121,8 @@ class GameSpec:
     options: Mapping[str, Any] = field(default_factory=dict)
     in_turn: bool = False
     """Whether agents act one after another, and each observes what the agents before it did in the same turn."""
+    turns_assumed: bool = False
+    """Whether `turns` is a limit of remuda's own, since neither the environment nor the user gave one."""
 
     @property
     def agents(self) -> int:

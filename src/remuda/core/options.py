@@ -63,8 +63,16 @@ def _sentence(error: ValidationError, owner: str) -> str:
     name = str(first["loc"][0]) if first["loc"] else "?"
     if first["type"] == "missing":
         return f"{name} ({owner}) has no default: give it, {name}=VALUE"
-    message = first["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
-    return f"{name}={short_repr(first['input'])} ({owner}) should be {PLAIN_WORDS.get(first['type'], message)}"
+    return f"{name}={short_repr(first['input'])} ({owner}) should be {_wanted(first, name)}"
+
+
+def _wanted(error: Any, name: str) -> str:
+    """What one of pydantic's errors wants, in plain words."""
+    if error["type"] == "list_type":
+        given = error["input"]
+        return f"a list, e.g. {name}=[{given if isinstance(given, str) else short_repr(given)}]"
+    message = str(error["msg"]).removeprefix("Input should be ").removeprefix("Value error, ")
+    return PLAIN_WORDS.get(error["type"], message)
 
 
 def short_repr(value: Any) -> str:

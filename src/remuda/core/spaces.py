@@ -82,11 +82,18 @@ def count_of(space: Any) -> int | None:
     return int(space.n) if isinstance(space, spaces.Discrete) else None
 
 
+def is_box(space: Any) -> bool:
+    """Whether it is a Box."""
+    from gymnasium import spaces
+
+    return isinstance(space, spaces.Box)
+
+
 def array_of(space: Any) -> tuple[tuple[int, ...], Any, float, float]:
     """Shape, type and range of observations: those of a Box, else those of the space flattened."""
     from gymnasium import spaces
 
-    if not isinstance(space, spaces.Box):
+    if not is_box(space):
         return (spaces.flatdim(space),), np.dtype(np.float32), -np.inf, np.inf
     dtype = np.dtype(np.float32) if space.dtype == np.float64 else space.dtype
     return space.shape, dtype, float(space.low.min()), float(space.high.max())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import chain
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -96,10 +96,11 @@ def write_yaml(path: Path, plan: Plan) -> None:
 def read_assignments(assignments: list[str]) -> dict[str, Any]:
     """Read `key=value` arguments as a mapping; values are YAML scalars or lists."""
     result: dict[str, Any] = {}
-    for word in assignments:
+    for word, following in zip_longest(assignments, assignments[1:], fillvalue="="):
         name, sign, text = word.partition("=")
         if not sign or not name:
-            raise ConfigError(f"{word!r} is not of the form key=value")
+            hint = f": write {word}={following}" if "=" not in f"{word}{following}" else ""
+            raise ConfigError(f"{word!r} is not of the form key=value{hint}")
         try:
             result[name] = _parse(text)
         except Exception as error:  # as above

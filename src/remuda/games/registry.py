@@ -12,7 +12,13 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
-from remuda.adapters.inbound.factories import LIBRARIES, entry_from_factory, entry_from_library, is_environment
+from remuda.adapters.inbound.factories import (
+    LIBRARIES,
+    WANTED,
+    entry_from_factory,
+    entry_from_library,
+    is_environment,
+)
 from remuda.core import session
 from remuda.core.code_names import load_code
 from remuda.core.errors import ConfigError, UnknownName
@@ -22,6 +28,8 @@ from remuda.games.shipped import SHIPPED
 __all__ = ["SHIPPED", "AnyGame", "find_game", "find_verifier", "game_name", "installed_games", "verify"]
 AnyGame = str | GameEntry | Callable[..., Any]
 """A game as a user gives it: a name, an entry, or a class or function that makes an environment."""
+MAX_FILES = 100
+"""Files of the working directory that are read for an error message."""
 ENTRY_POINTS = "remuda.games"
 """The group of entry points by which an installed package offers games."""
 
@@ -45,7 +53,7 @@ def _as_entry(name: str, found: Any) -> GameEntry:
         raise ConfigError(f"game {name!r} is a Game: {_entry_hint(found)}")
     if callable(found):
         return entry_from_factory(name, found)
-    raise ConfigError(f"game {name!r} is of type {type(found).__name__}, neither a GameEntry nor a factory")
+    raise ConfigError(f"game {name!r} is a {type(found).__name__}, neither a GameEntry nor a factory: {WANTED}")
 
 
 def _entry_hint(game: type[Game]) -> str:
@@ -64,6 +72,7 @@ def _named(name: str) -> GameEntry:
         return entry
     if name not in installed_games():
         _hint_at_entry(name)
+        _hint_at_file(name)
         _hint_at_library(name)
         raise UnknownName("game", name, [*SHIPPED, *installed_games()])
     try:
@@ -110,6 +119,14 @@ def _hint_at_entry(name: str) -> None:
             f"{module}:{found[0]}" if found else f"{module}:NAME, where NAME is its GameEntry, environment or factory"
         )
         raise ConfigError(f"game {name!r} is a module: name the game in it too, {hint}")
+
+
+def _hint_at_file(name: str) -> None:
+    """Raise if a file in the working directory has a game of this name."""
+    if name.isidentifier():
+        for path in sorted(Path().glob("*.py"))[:MAX_FILES]:
+            if name in _games_in(path):
+                raise ConfigError(f"unknown game {name!r}: name its module too, {path.stem}:{name}")
 
 
 def _games_in(path: Path) -> list[str]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from remuda.core import rng
-from remuda.core.errors import ConfigError, RunError
+from remuda.core.errors import ConfigError, GameError, RunError
 from remuda.core.policy import Policy, PolicyInput
 from remuda.core.rng import Stream
 from remuda.learners.herd import bind_policy
@@ -68,6 +69,8 @@ class TrainedAgent:
         """
         if state is not None:
             self._take_state(state)
+        if mask is None and isinstance(obs, Mapping):
+            mask = obs.get("action_mask")
         observation, allowed = self._observation(obs), self._mask(mask)
         self._frames[:-1] = self._frames[1:]
         self._frames[-1] = observation
@@ -97,12 +100,32 @@ class TrainedAgent:
         self.state = given
 
     def _observation(self, obs: Any) -> NDArray[Any]:
+        """The observation as an array; flattened as in training where the environment shows parts."""
+        space = self._policy.group.raw_space
+        if space is not None and not (isinstance(obs, np.ndarray) and obs.shape == self.observation_shape):
+            from remuda.adapters.inbound.spaces import FlatSpace  # imports gymnasium
+
+            try:
+                array = FlatSpace(space, self.name).as_array(obs)
+            except (GameError, AssertionError, AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+                raise ConfigError(f"the observation is none of {space}, which {self.name} takes: {error}") from None
+            if array.dtype.kind == "f" and np.isnan(array).any():
+                raise ConfigError(f"the observation has values outside of {space}, which {self.name} takes")
+            return array
         given = np.asarray(obs)
+        if given.dtype.kind in "biuf" and given.shape == self.observation_shape:
+            given = self._in_own_type(given)
         if given.shape != self.observation_shape or given.dtype != self.observation_dtype:
             raise ConfigError(
                 f"the observation is {given.dtype} of shape {given.shape}: {self.name} takes {self._wanted()}"
             )
         return given
+
+    def _in_own_type(self, given: NDArray[Any]) -> NDArray[Any]:
+        """The array in the type of the observations if no value changes but by rounding to float32, else as it is."""
+        own = given.astype(self.observation_dtype)
+        fits = own.dtype.kind == "f" or (given.dtype.kind != "f" and np.array_equal(own, given))
+        return own if fits else given
 
     def _mask(self, mask: Any) -> NDArray[np.bool_] | None:
         """The mask as a policy takes it, (1 world, 1 agent, actions)."""

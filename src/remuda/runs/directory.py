@@ -7,6 +7,7 @@ import os
 import stat
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -37,6 +38,8 @@ __all__ = ["CONFIG", "RESULT", "RunDirectory", "to_json"]
 T = TypeVar("T")
 CONFIG = "config.yaml"
 RESULT = "result.json"
+MAX_SHOWN = 3
+"""Runs that an error message names."""
 
 
 class RunDirectory:
@@ -46,7 +49,7 @@ class RunDirectory:
         self.path = zoo_path(path) if is_zoo_name(path) else absolute(path)
         self.trust = trust  # whether names of code in it are followed, whoever made it
         if not _is_file(self.path / CONFIG):
-            raise RunError(f"{shown(self.path)} is not a run: it has no {CONFIG}")
+            raise RunError(f"{shown(self.path)} is not a run: it has no {CONFIG}{_runs_near(self.path)}")
         odd = _neither_file_nor_directory(self.path)
         if odd is not None:
             raise RunError(f"{odd} is a link, a pipe or a device, and runs have none: put a file or directory there")
@@ -183,6 +186,8 @@ class RunDirectory:
         if (name != "best" and wanted not in found) or not checkpoint.intact(wanted, only):
             good = next((path for path in found if checkpoint.intact(path, only)), None)
             advice = f"the last good one is {good.name}: use --checkpoint {good.name}" if good else "none is left"
+            if name and get_close_matches(name, ["best"]):
+                advice = "the best one is called best"
             shown = repr(name) if name else found[0].name
             raise CheckpointError(f"checkpoint {shown} of {self.path} is damaged or missing; {advice}")
         return wanted
@@ -236,6 +241,17 @@ class RunDirectory:
         except (MemoryError, OverflowError, RuntimeError, ValueError) as error:
             raise RunError(f"the networks of {self.path} cannot be made here: {first_line(error)}") from error
         return {name: array.shape for name, array in policy.named_arrays(policy.rows)[0].items()}
+
+
+def _runs_near(folder: Path) -> str:
+    """For an error message: the first runs inside a directory, or those beside it where there are none inside."""
+    with suppress(OSError):
+        for place, patterns in ((folder, ("*", "runs/*", "runs/*/*", "*/runs/*/*")), (folder.parent, ("*",))):
+            found = sorted(path.parent for own in patterns for path in place.glob(f"{own}/{CONFIG}"))
+            if found:
+                more = ", …" if len(found) > MAX_SHOWN else ""
+                return f"; runs near it: {', '.join(shown(path) for path in found[:MAX_SHOWN])}{more}"
+    return ""
 
 
 def _is_file(path: Path) -> bool:

@@ -47,3 +47,8 @@ def show_picture(path: Path) -> None:
         from IPython.display import Image, display
 
         display(Image(filename=str(path)))
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 agent`, `2 agents`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

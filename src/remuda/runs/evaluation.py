@@ -22,7 +22,7 @@ from remuda.core.rewards import REWARD
 from remuda.core.task import Task
 from remuda.core.threads import one_thread_each
 from remuda.engines.collectors.inline import InlineCollectors
-from remuda.games.registry import AnyGame, find_game
+from remuda.games.registry import SHIPPED, AnyGame, find_game, installed_games
 from remuda.learners.herd import assign, bind_policy
 from remuda.rollout.config import RolloutConfig
 from remuda.runs.directory import CONFIG, RunDirectory
@@ -133,6 +133,16 @@ def is_run(target: Any) -> bool:
     return isinstance(target, str | Path) and (Path(target) / CONFIG).is_file()
 
 
+def is_path(target: Any) -> bool:
+    """Whether the target can only be meant as a directory: there is one, and no game has its name."""
+    if not isinstance(target, str) or ":" in target or target in SHIPPED or target in installed_games():
+        return isinstance(target, Path)
+    try:
+        return Path(target).is_dir() or ("/" in target and Path(target).parent.is_dir())
+    except OSError:  # a name that no directory can have
+        return False
+
+
 @dataclass(frozen=True)
 class EvaluationSetup:
     """A plan and who plays it: the trained herd of a run, or players named by settings."""
@@ -153,7 +163,7 @@ class EvaluationSetup:
         trust: bool = False,
     ) -> EvaluationSetup:
         """Of a run or its directory, or of a game with `learners=…`."""
-        if isinstance(target, Path) or is_run(target):
+        if is_run(target) or is_path(target):
             return cls._of_run(RunDirectory.of(target, game, trust), settings, checkpoint)
         if game is not None or checkpoint is not None:
             raise ConfigError(f"{target} is not a run: game and checkpoint are for runs, leave them out")

@@ -45,7 +45,7 @@ HEAD = '''"""A trained agent, in plain torch: `load("{weights}")` makes it.
 
 Input: float32, (batch, {frames}, {shape}): the agent's last {frames} observation(s) as the game shows them, in its own
 units, oldest first. Observations before the agent's first one are zeros.
-
+{layout}
 Output: float32, (batch, {actions}): {output}.
 
 {choosing}
@@ -291,6 +291,7 @@ def source(agent: ExportedAgent) -> str:
         weights=WEIGHTS,
         onnx=ONNX,
         frames=agent.frames,
+        layout=_layout(agent.group),
         shape=", ".join(map(str, agent.group.obs_shape)),
         actions=agent.output.size,
         output=agent.output.meaning,
@@ -303,6 +304,16 @@ def source(agent: ExportedAgent) -> str:
     )
     code = "\n\n".join(inspect.getsource(each) for each in (*helpers, kind, agent.output.chooser))
     return head + code + LOAD.format(kind=kind.__name__, arguments=arguments)
+
+
+def _layout(group: Group) -> str:
+    """What each number of an observation is, where the environment shows parts that remuda flattened."""
+    if group.raw_space is None or len(group.obs_shape) > 1:  # an image beside a mask is shown as it is
+        return ""
+    from remuda.adapters.inbound.spaces import FlatSpace  # imports gymnasium
+
+    lines = "".join(f"    {line}\n" for line in FlatSpace(group.raw_space, group.name).layout())
+    return f"\nThe environment's observation was flattened (gymnasium.spaces.flatten):\n\n{lines}"
 
 
 def _names(agent: ExportedAgent) -> tuple[list[str], list[str]]:

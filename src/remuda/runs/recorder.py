@@ -26,6 +26,7 @@ from remuda.learners.herd import bind_policy, weights_sha256
 from remuda.learners.registry import find_learner
 from remuda.runs import checkpoint
 from remuda.runs.callbacks.base import Callback, Row, Training
+from remuda.runs.callbacks.registry import callback_name
 from remuda.runs.directory import RunDirectory
 
 MAX_SAVES = 3
@@ -148,7 +149,7 @@ class Recorder:
         )
         for callback in self.callbacks:
             self._started.append(callback)  # also one that fails on the way has something to close
-            callback.start(self.training)
+            self._stop_if_false(callback, callback.start(self.training))
         self._began = time.perf_counter()
 
     @property
@@ -210,10 +211,14 @@ class Recorder:
         self._newest = lambda: loop.trainers.rows() if update.rows is None else update.rows
         self._tell(lambda callback, training: callback.learned(training, rows, system))
 
-    def _tell(self, tell: Callable[[Callback, Training], None]) -> None:
+    def _tell(self, tell: Callable[[Callback, Training], bool | None]) -> None:
         assert self.training is not None, "start() first"
         for callback in self.callbacks:
-            tell(callback, self.training)
+            self._stop_if_false(callback, tell(callback, self.training))
+
+    def _stop_if_false(self, callback: Callback, answer: bool | None) -> None:
+        if isinstance(answer, bool | np.bool_) and not answer:  # a comparison of numpy's numbers is no bool
+            self._request_stop(f"callback {callback_name(callback)} returned False")
 
     def failed(self, message: str) -> None:
         """Tell the callbacks about a failure."""

@@ -22,6 +22,7 @@ from remuda.learners.registry import (
     learner_names,
     learner_options,
 )
+from remuda.runs.peer_settings import name_of_env, refuse_peer_policy, refuse_peer_setting
 
 NESTED = ("options", "learner_options")
 PRESETS: dict[str, dict[str, Any]] = {
@@ -43,6 +44,9 @@ PRESETS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 PEER_NAMES: dict[str, tuple[str, ...]] = {
+    "activation_fn": ("activation",), "agent": ("red",), "env_name": ("game",), "n_stack": ("frames",),
+    "norm_obs": ("normalise_observations",), "normalize": ("normalise_observations",),
+    "normalize_advantage": ("normalise_advantages",),
     "actor_lr": ("lr",), "algo": ("learner",), "algorithm": ("learner",), "buffer_size": ("replay_size",),
     "capacity": ("replay_size",), "checkpoint_freq": ("checkpoint_every",), "clip_coef": ("clip",),
     "clip_param": ("clip",), "clip_range": ("clip",), "discount": ("gamma",), "ent_coef": ("entropy",),
@@ -71,6 +75,8 @@ PEER_NAMES: dict[str, tuple[str, ...]] = {
     "vf_loss_coeff": ("value_weight",),
 }  # fmt: skip
 """Names that other libraries have for settings, and ours: an error names the one that this game and learner have."""
+SAME_PURPOSE = {"batch_size": ("minibatch_size", "minibatches"), "layer": ("layers",), "layers": ("layer",)}
+"""Options of one learner, and what another one has for the same purpose."""
 OTHER_UNITS = {
     "checkpoint_every": "counts episodes", "episodes_per_update": "counts whole episodes",
     "epsilon": 'may change over the run, "from:to:share"', "evaluate_every": "counts episodes",
@@ -86,9 +92,10 @@ def make_plan(settings: Mapping[str, Any]) -> Plan:
     A prefix says whose option it is: `game.name`, `iqn.name`.
     """
     given = {name.replace("-", "_"): value for name, value in settings.items() if value is not None}
+    refuse_peer_policy(given)
     given = {**_preset(given.pop("preset", None)), **_plainly(given)}
     if "game" not in given:
-        raise ConfigError("no game given: name one, e.g. game=treasurehunt")
+        raise ConfigError(f"no game given: {name_of_env(given)}")
     given["game"] = game_name(given["game"])
     entry = find_game(given["game"])
     given = entry.options.resolve_aliases(Plan.resolve_aliases(given))
@@ -222,7 +229,8 @@ def _route(name: str, value: Any, plan: dict[str, Any], game: type[Options], use
         takers = [learner for learner in used if name in find_learner(learner).options_type().model_fields]
         if not takers:
             names = _all_names(game, used)
-            for ours in PEER_NAMES.get(name, ()):
+            refuse_peer_setting(name)
+            for ours in (*PEER_NAMES.get(name, ()), *SAME_PURPOSE.get(name, ())):
                 if ours in names:
                     unit = f", which {OTHER_UNITS[ours]}" if ours in OTHER_UNITS else ""
                     raise ConfigError(f"unknown setting {name!r}: it is called {ours!r} here{unit}")

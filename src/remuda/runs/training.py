@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,13 +31,15 @@ from remuda.games.registry import AnyGame, find_game
 from remuda.learners.herd import assign, count_parameters, stacking_lines, tolerated_lag
 from remuda.rollout.warm_up import warm_up
 from remuda.runs import checkpoint
-from remuda.runs.callbacks.base import Callback, FunctionCallback, Row
+from remuda.runs.callbacks.base import Callback, Row
+from remuda.runs.callbacks.given import remember_given
 from remuda.runs.callbacks.pictures import Pictures
 from remuda.runs.callbacks.progress import Progress
-from remuda.runs.callbacks.registry import load_callbacks
+from remuda.runs.callbacks.registry import Callbacks, listed, make_callback
 from remuda.runs.callbacks.tables import Tables
 from remuda.runs.callbacks.tensorboard import TensorBoard
 from remuda.runs.directory import CONFIG
+from remuda.runs.display import counted
 from remuda.runs.failure_log import FailureLog
 from remuda.runs.folder import (
     locked,
@@ -62,15 +64,12 @@ from remuda.transport.heartbeat import Limits
 from remuda.transport.processes import refuse_inside_workers, start_failure
 from remuda.transport.worker_pool import WorkerPool
 
-OwnCallback = Callback | Callable[[list[Row]], bool | None]
-Callbacks = Sequence[OwnCallback]
-
 
 def train(
     game: AnyGame | None = None,
     *,
     out: Path | str | None = None,
-    callbacks: Sequence[OwnCallback | str] = (),
+    callbacks: Callbacks = (),
     quiet: bool = False,
     trust: bool = False,
     **settings: Any,
@@ -82,16 +81,17 @@ def train(
     rows of each round, one per agent, and end the run by returning False, or names (`wandb`, `mlflow`, `module:Class`).
     `trust` follows names of code in runs of frozen players that somebody else made.
     """
-    settings["callbacks"] = [own for own in callbacks if isinstance(own, str)]
+    given = listed(callbacks)
+    settings["callbacks"] = [own for own in given if isinstance(own, str)]
     if game is not None:
         settings["game"] = game
-    return start(settings, out, [own for own in callbacks if not isinstance(own, str)], quiet, trust)
+    return start(settings, out, [make_callback(own) for own in given if not isinstance(own, str)], quiet, trust)
 
 
 def start(
     settings: Mapping[str, Any],
     out: Path | str | None = None,
-    callbacks: Callbacks = (),
+    callbacks: Sequence[Callback] = (),
     quiet: bool = False,
     trust: bool = False,
 ) -> Run:
@@ -124,11 +124,12 @@ def resume(
     """Continue a run as if it had never stopped, or extend it to `total_episodes`.
 
     `engine`, `n_workers`, `n_learners` and the `address` of a Ray cluster may change on the way. Give `game`, and the
-    class of a `learner`, again if it was defined in another Python session. `trust` follows names of code in a run that
-    somebody else made.
+    class of a `learner`, again if it was defined in another Python session. Give objects and functions among the
+    `callbacks` again, too. `trust` follows names of code in a run that somebody else made.
     """
     refuse_while_importing()
     refuse_inside_workers()
+    own_callbacks = [make_callback(own) for own in listed(callbacks)]
     run = Run(path, game, trust, learner)
     refuse_if_locked(run.path)
     changes: dict[str, Any] = {
@@ -140,21 +141,21 @@ def resume(
         given.setdefault("address", None)  # of the cluster that the run leaves
     plan = run.changed(given)
     if total_episodes is not None and total_episodes != run.plan.total_episodes:
-        return _extend(run, plan, checkpoint_name, callbacks, quiet)
+        return _extend(run, plan, checkpoint_name, own_callbacks, quiet)
     if not run.checkpoints() and checkpoint_name is None:
         notes = [f"{run.path} has no checkpoint yet: training starts from the beginning"]
-        return _train(TrainingJob(run.path, plan, callbacks, quiet, notes=notes, is_new=False, trust=trust))
+        return _train(TrainingJob(run.path, plan, own_callbacks, quiet, notes=notes, is_new=False, trust=trust))
     start_from = run.checkpoint(checkpoint_name)
     state = TrainState.read(start_from, plan)
     if state.loop.settled == plan.rounds and run.finished:
         raise RunError(
             f"{run.path} is finished: all {plan.total_episodes} episodes are trained; `--total-episodes N` extends it"
         )
-    return _train(TrainingJob(run.path, plan, callbacks, quiet, start_from, trust=trust))
+    return _train(TrainingJob(run.path, plan, own_callbacks, quiet, start_from, trust=trust))
 
 
-def _extend(run: Run, plan: Plan, name: str | None, callbacks: Callbacks, quiet: bool) -> Run:
-    """Continue with a longer plan, from the newest checkpoint that lies on a round of it."""
+def _extend(run: Run, plan: Plan, name: str | None, callbacks: Sequence[Callback], quiet: bool) -> Run:
+    """Continue with a longer plan, or a shorter one, from the newest checkpoint that lies on a round of it."""
     path = run.checkpoint(name)
     done = int(path.name)
     if plan.total_episodes <= done:
@@ -170,7 +171,9 @@ def _extend(run: Run, plan: Plan, name: str | None, callbacks: Callbacks, quiet:
         )
     start_from = fitting[0]
     TrainState.read(start_from, plan)
-    notes = [f"extended from {run.plan.total_episodes:,} to {plan.total_episodes:,} episodes; {_schedules(plan)}"]
+    before, after = run.plan.total_episodes, plan.total_episodes
+    what = "extended" if after > before else "shortened"
+    notes = [f"{what} from {before:,} to {after:,} episodes; {_schedules(plan)}"]
     if start_from != path:
         notes.append(f"the last round was short, so training continues from episode {int(start_from.name)}")
     with storage_errors(run.path):
@@ -198,7 +201,8 @@ def _schedules(plan: Plan) -> str:
     )
     if not scheduled:
         return f"nothing is scheduled, so the result equals that of a run planned for {plan.total_episodes:,}"
-    return f"from here on {', '.join(scheduled)} follow their schedules for {plan.total_episodes:,} episodes"
+    follow = "follows its schedule" if len(scheduled) == 1 else "follow their schedules"
+    return f"from here on {', '.join(scheduled)} {follow} for {plan.total_episodes:,} episodes"
 
 
 def _switches(parallel: Mapping[str, Any] | None) -> str:
@@ -215,7 +219,7 @@ class TrainingJob:
 
     folder: Path
     plan: Plan
-    callbacks: Callbacks
+    callbacks: Sequence[Callback]
     quiet: bool
     start_from: Path | None = None  # a checkpoint
     asked: str = ""  # how the engine was asked for, where it was not by name
@@ -244,7 +248,7 @@ def _train(job: TrainingJob) -> Run:
 
     plan, choice = choose_engine(job.plan, spec, parts, before_trials)
     check_engine(plan)
-    own_callbacks = [*load_callbacks(plan.callbacks), *map(_as_callback, job.callbacks)]
+    own_callbacks = [*map(make_callback, plan.callbacks), *job.callbacks]
     worker_pool = WorkerPool(request.check, limits=Limits.of(plan), warm_up_request=warm_up_request(plan, spec))
     context = EngineContext(
         plan=plan,
@@ -264,6 +268,8 @@ def _train(job: TrainingJob) -> Run:
         learned_before = Run(plan.warm_start).warm_start_state() if plan.warm_start is not None and fresh else None
         stack.enter_context(locked(folder))
         prepare(folder, plan, fresh and job.is_new)
+        with storage_errors(folder):
+            lost = remember_given(folder, job.callbacks)
         worker_pool.timeline = stack.enter_context(timeline.recording(folder, plan.timeline))
         done = 0 if state is None else state.episodes
         with storage_errors(folder):
@@ -296,7 +302,7 @@ def _train(job: TrainingJob) -> Run:
         recorder.start(loop.rounds, loop.settled)
         stack.enter_context(stop_on_signals(request, progress.shout))
         _introduce(progress, loop, recorder, shown(folder, job.here))
-        for line in (*job.notes, *_unsigned(folder), *engine_lines(context, job.asked or choice)):
+        for line in (*job.notes, *lost, *_unsigned(folder), *engine_lines(context, job.asked or choice)):
             progress.say(line)
         compile_s = _compile(progress.say, plan, compiled)
         try:
@@ -324,14 +330,6 @@ def _unsigned(folder: Path) -> list[str]:
     """A line where the run names code and could not be signed."""
     why = why_unsigned(folder, read_yaml(folder / CONFIG))
     return [] if why is None else [f"this run names code of yours, and {why}; evaluate and resume will need --trust"]
-
-
-def _as_callback(own: OwnCallback) -> Callback:
-    if isinstance(own, Callback):
-        return own
-    if callable(own) and not isinstance(own, type):
-        return FunctionCallback(own)
-    raise ConfigError(f"callbacks: {own!r} is neither a remuda.Callback object nor a function")
 
 
 def _processes(context: EngineContext, loop: Loop) -> dict[str, ProcessTotals]:
@@ -368,14 +366,19 @@ def _introduce(progress: Progress, loop: Loop, recorder: Recorder, folder: str) 
     learning = sum(part.agents for part in recorder.parts if part.learns)
     numbers = count_parameters([binding.policy for binding in recorder.bindings])
     held, moving = memory_needed(plan, spec, loop.collectors, loop.trainers)
+    each = " each" if learning > 1 else ""
     progress.say(
-        f"{plan.game}: {spec.agents} agents, {learning} learners with a network each "
-        f"({numbers:,} parameters in all), {plan.worlds} worlds, engine {plan.engine}"
+        f"{plan.game}: {counted(spec.agents, 'agent')}, {counted(learning, 'learner')} with a network{each} "
+        f"({numbers:,} parameters in all), {counted(plan.worlds, 'world')}, engine {plan.engine}"
     )
     progress.say(
         f"memory: {held / 2**20:,.0f} MiB for replay buffers, weights and optimisers, "
         f"{moving / 2**20:,.0f} MiB for a round of episodes; run directory {folder}"
     )
+    if spec.turns_assumed:
+        progress.say(
+            f"an episode that does not end by itself is cut after {spec.turns:,} turns: turns=N sets the limit"
+        )
     for line in stacking_lines(plan, spec, recorder.parts):
         progress.say(line)
     if plan.precision == "bf16" and not _has_bf16():

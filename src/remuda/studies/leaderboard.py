@@ -20,7 +20,7 @@ from remuda.games.cage2.red import AGENTS
 from remuda.learners.registry import FROZEN, PLAYERS
 from remuda.runs.directory import RunDirectory
 from remuda.runs.display import INTERVAL, html_table, plus_minus, text_table
-from remuda.runs.evaluation import EvaluationSetup, is_run, play_test_episodes
+from remuda.runs.evaluation import EvaluationSetup, is_path, is_run, play_test_episodes
 from remuda.studies.html import note, page, table
 
 LENGTHS = (30, 50, 100)
@@ -98,9 +98,9 @@ class Leaderboard:
         where = "the original simulator" if self.simulator == "cyborg" else "remuda's simulator"
         text = (
             f"{self.episodes:,} episodes a red agent, rules={self.rules}, in {where}; ± is half a 95 % interval of the "
-            f"evaluation. The other rows were published at {SOURCE} (1,000 episodes, rules=leaderboard)."
+            f"evaluation. The other defenders were published at {SOURCE} (1,000 episodes, rules=leaderboard)."
         )
-        return text if self.rules == "leaderboard" else f"{text} Rules differ: the rows cannot be compared."
+        return text if self.rules == "leaderboard" else f"{text} Rules differ: they cannot be compared."
 
     def __repr__(self) -> str:
         return f"{text_table(self.rows())}\n{self.remark()}"
@@ -188,7 +188,7 @@ def _play(
 
 
 def _setup(target: RunDirectory | Path | str, settings: dict[str, Any], checkpoint: str | None) -> EvaluationSetup:
-    if is_run(target) or isinstance(target, Path):
+    if is_run(target) or is_path(target):
         run = RunDirectory.of(target)
         if run.plan.game != "cage2":
             raise ConfigError(f"{target} is a run of {run.plan.game}: the leaderboard is that of cage2")

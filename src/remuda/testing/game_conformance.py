@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from remuda.adapters.inbound.factories import FactoryOptions
 from remuda.core import rng
 from remuda.core.fragment import Fragment
 from remuda.core.game import GameEntry, make_game
@@ -112,8 +113,8 @@ def _equal(a: list[Fragment], b: list[Fragment]) -> bool:
 def _check_same_key(entry: GameEntry, options: Mapping[str, Any]) -> str | None:
     if not _equal(_play_unchecked(entry, options, [0, 1, 2]), _play_unchecked(entry, options, [0, 1, 2])):
         return (
-            "the same key and actions gave two different episodes: derive all randomness from the keys that reset is "
-            "given, not from a generator that the game or its libraries seed themselves"
+            f"the same key and actions gave two different episodes: {_seeding(entry)}, not from a generator that the "
+            "game or its libraries seed themselves"
         )
     return None
 
@@ -121,8 +122,18 @@ def _check_same_key(entry: GameEntry, options: Mapping[str, Any]) -> str | None:
 def _check_other_key(entry: GameEntry, options: Mapping[str, Any]) -> str | None:
     a, b = (_play_unchecked(entry, options, [0, 1, 2], seed=seed) for seed in (0, 1))
     if _equal(a, b):
-        return "two seeds gave the same episode: use the keys that reset is given, not a seed of the game's own"
+        return f"two seeds gave the same episode: {_seeding(entry)}, not from a seed of the game's own"
     return None
+
+
+def _seeding(entry: GameEntry) -> str:
+    """Where the game's randomness should come from."""
+    if issubclass(entry.options, FactoryOptions):
+        return (
+            "draw all randomness from a generator that reset(seed=…) seeds (Gymnasium: super().reset(seed=seed), then "
+            "self.np_random)"
+        )
+    return "derive all randomness from the keys that reset is given"
 
 
 def _check_worlds_apart(entry: GameEntry, options: Mapping[str, Any]) -> str | None:
@@ -156,6 +167,9 @@ def _check_end(entry: GameEntry, options: Mapping[str, Any]) -> str | None:
         ended = fragment.terminated[last] | fragment.truncated[last] | fragment.away
         if not ended[fragment.alive[last]].all():
             return "the world is over, but an agent alive in its last turn is neither terminated nor truncated"
+    spec = rollout.game.spec
+    if spec.turns_assumed and fragments[0].turns == spec.turns:
+        return Note(f"the episode did not end by itself and was cut after {spec.turns:,} turns: turns=N sets the limit")
     return None
 
 

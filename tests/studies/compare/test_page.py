@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -39,6 +40,21 @@ def test_tables_fit_into_eighty_columns() -> None:
     assert "…" not in file.getvalue()
     rows = [line for line in lines if line.strip().startswith("actor-learner")]
     assert len(rows) == len(measured), "a row takes more than a line"
+
+
+def test_columns_that_would_be_empty_are_left_out_and_the_mode_is_said() -> None:
+    whole = comparison()
+    other = [VariantMeasurements(EngineVariant("vectorized", 2), list(whole.measurements[1].trials[:1]))]
+    alone = Comparison("a title", "a machine", "remuda compare", other, recommend(other))
+    page = html(alone)
+    for name in ("× sequential", "per worker"):
+        assert f"<th>{name}</th>" in html(whole)
+        assert f"<th>{name}</th>" not in page
+        assert name not in [str(column.header) for table in tables(alone) for column in table.columns]
+    assert "1,234.5 (one repeat)" in page
+    assert "nothing here is much faster" in page
+    assert "Measured with deterministic=false" in page
+    assert "Measured with deterministic=true" in html(replace(alone, deterministic=True))
 
 
 def test_a_busy_machine_is_said_at_the_top() -> None:

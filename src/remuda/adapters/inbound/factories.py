@@ -14,11 +14,11 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from importlib import import_module
-from types import BuiltinFunctionType
-from typing import Any, get_type_hints
+from types import BuiltinFunctionType, NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
-from pydantic import Field, create_model
+from pydantic import AfterValidator, Field, TypeAdapter, ValidationError, create_model
 
 from remuda.adapters.inbound.global_random_state import GlobalRandomState
 from remuda.core.errors import ConfigError, first_line
@@ -35,7 +35,9 @@ WANTED = "make a PettingZoo environment (parallel or AEC), a Gymnasium one, or o
 class FactoryOptions(Options):
     """The options of every game that a factory makes."""
 
-    turns: int | None = Field(None, ge=1, description="most turns of an episode; default: what the environment says")
+    turns: int | None = Field(
+        None, ge=1, description="most turns of an episode; default: what the environment says, or 1000"
+    )
     agents: int = Field(1, ge=1, description="of a Gymnasium environment: how many agents, each with its own copy")
     arguments: dict[str, Any] = Field(default_factory=dict, description="other arguments for the factory")
 
@@ -117,6 +119,7 @@ def _from_pettingzoo(pettingzoo: Any, env_id: str) -> tuple[Any, Callable[..., A
 def _options(name: str, factory: Callable[..., Any], env_class: Any) -> type[Options]:
     """The factory's arguments as options, with their defaults."""
     fields: dict[str, Any] = {}
+    hints = _hints(env_class if isinstance(env_class, type) and _takes_anything(factory) else factory)
     for parameter in _parameters(factory, env_class):
         if parameter.name in FactoryOptions.model_fields:
             raise ConfigError(
@@ -126,19 +129,79 @@ def _options(name: str, factory: Callable[..., Any], env_class: Any) -> type[Opt
         plain = parameter.default is parameter.empty or _is_plain(parameter.default)
         if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY) and plain:
             default = ... if parameter.default is parameter.empty else parameter.default
-            fields[parameter.name] = (Any, Field(default, description="an argument of the factory"))
+            kind = _checked_type(hints.get(parameter.name), parameter.default)
+            fields[parameter.name] = (kind, Field(default, description="an argument of the factory"))
     return create_model("FactoryArguments", __base__=FactoryOptions, **fields)
 
 
 def _parameters(factory: Callable[..., Any], env_class: Any) -> list[inspect.Parameter]:
     """The factory's parameters, or those of the environment's class where the factory takes only **kwargs."""
     try:
-        parameters = list(inspect.signature(factory).parameters.values())
-        if [p.kind for p in parameters] == [inspect.Parameter.VAR_KEYWORD] and env_class is not None:
-            parameters = list(inspect.signature(env_class).parameters.values())
+        described = env_class if env_class is not None and _takes_anything(factory) else factory
+        return list(inspect.signature(described).parameters.values())
     except (TypeError, ValueError):
         return []
-    return parameters
+
+
+def _takes_anything(factory: Callable[..., Any]) -> bool:
+    """Whether the factory takes only **kwargs, which say nothing about its arguments."""
+    try:
+        return [own.kind for own in inspect.signature(factory).parameters.values()] == [inspect.Parameter.VAR_KEYWORD]
+    except (TypeError, ValueError):
+        return False
+
+
+def _checked_type(hint: Any, default: Any) -> Any:
+    """A type that refuses values which the factory cannot mean, and passes on all others as they are.
+
+    A value is held against the annotation where that names plain types. Without one only a text in place of a number
+    is refused: an environment may take a fraction where its default is whole.
+    """
+    if not _is_plain_hint(hint) or not _fits(hint, default):
+        hint = bool | int | float | None if isinstance(default, int | float) else None
+    if hint is None:
+        return Any
+    wanted = "a number" if hint == bool | int | float | None else _in_words(hint)
+
+    def check(value: Any) -> Any:
+        if not _fits(hint, value):
+            raise ValueError(wanted)
+        return value
+
+    return Annotated[Any, AfterValidator(check)]
+
+
+def _is_plain_hint(hint: Any) -> bool:
+    """Whether the annotation consists of types that a word of the command line can have."""
+    if get_origin(hint) in (Union, UnionType):
+        return all(map(_is_plain_hint, get_args(hint)))
+    return get_origin(hint) is Literal or hint in (bool, int, float, str, NoneType)
+
+
+def _fits(hint: Any, value: Any) -> bool:
+    """Whether a value is of the annotated type; a whole number is a float, too."""
+    if value is inspect.Parameter.empty:
+        return True
+    try:
+        TypeAdapter(hint).validate_python(value, strict=True)
+    except ValidationError:
+        return False
+    return True
+
+
+def _in_words(hint: Any) -> str:
+    names = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", NoneType: "null"}
+    if get_origin(hint) is Literal:
+        return " or ".join(map(repr, get_args(hint)))
+    return " or ".join(map(_in_words, get_args(hint))) if get_args(hint) else names[hint]
+
+
+def _hints(factory: Any) -> dict[str, Any]:
+    """The annotations of a factory's arguments, as far as they can be read."""
+    try:
+        return get_type_hints(factory.__init__ if isinstance(factory, type) else factory)  # type: ignore[misc]
+    except Exception:  # annotations may name anything, also what is imported for type checkers only
+        return {}
 
 
 def _is_plain(value: Any) -> bool:
@@ -188,10 +251,7 @@ def _check_factory(name: str, factory: Callable[..., Any]) -> None:
 
 def _return_type(function: Callable[..., Any]) -> Any:
     """What a function says that it returns, if it says so."""
-    try:
-        return get_type_hints(function).get("return")
-    except Exception:  # annotations may name anything, also what is imported for type checkers only
-        return None
+    return None if isinstance(function, type) else _hints(function).get("return")
 
 
 def _is_env_class(kind: type) -> bool:

@@ -5,14 +5,15 @@ For the other direction, our games as Gymnasium environments, see `adapters/outb
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from remuda.adapters.inbound.spaces import ActionSpace, FlatSpace, mask_of
-from remuda.adapters.inbound.worlds import SimulatorGame, World, max_turns_of
+from remuda.adapters.inbound.worlds import SimulatorGame, World, spec_with_limit
+from remuda.core.errors import GameError
 from remuda.core.game import Game, GameSpec, Group
 
 MAX_SHOWN = 4
@@ -22,16 +23,30 @@ MAX_SHOWN = 4
 def build(name: str, env: Any, make: Callable[[], Any], turns: int | None, worlds: int, agents: int) -> Game:
     """Worlds of an environment: `env` is the first copy, `make` creates the others."""
     inputs, actions = FlatSpace(env.observation_space, name), ActionSpace(env.action_space, name)
-    obs, info = env.reset(seed=0)
+    obs, info = _reset(env, 0)
     masked = mask_of(obs, info) is not None
     group = Group(
         "all", agents, inputs.shape, inputs.dtype, low=inputs.low, high=inputs.high, masked=masked,
-        action_space=actions.declared,
+        action_space=actions.declared, raw_space=inputs.raw_space,
     )  # fmt: skip
-    spec = GameSpec(name, (group,), turns or max_turns_of(env))
+    spec = spec_with_limit(GameSpec(name, (group,), 0), turns, env)
     envs = iter([env, *(make() for _ in range(worlds * agents - 1))])
     each = [[next(envs) for _ in range(agents)] for _ in range(worlds)]
     return SimulatorGame(spec, [GymnasiumWorld(own, inputs, actions) for own in each])
+
+
+def _reset(env: Any, seed: int) -> tuple[Any, Mapping[str, Any]]:
+    """Begin an episode of an environment."""
+    begun = env.reset(seed=seed)
+    if not (isinstance(begun, tuple | list) and len(begun) == 2 and isinstance(begun[1], Mapping)):
+        raise GameError(f"reset returned {_told(begun)}: it should return two values, (observation, info)")
+    return begun[0], begun[1]
+
+
+def _told(returned: Any) -> str:
+    """What a method returned, in a few words."""
+    many = isinstance(returned, tuple | list)
+    return f"{len(returned)} values" if many else f"one value of type {type(returned).__name__}"
 
 
 class GymnasiumWorld(World):
@@ -45,7 +60,7 @@ class GymnasiumWorld(World):
 
     def reset(self, seed: int) -> None:
         """Begin an episode in every environment, each with its own seed."""
-        begun = [env.reset(seed=seed + i) for i, env in enumerate(self.envs)]
+        begun = [_reset(env, seed + i) for i, env in enumerate(self.envs)]
         self.last_obs, self.infos = [obs for obs, _ in begun], [info for _, info in begun]
         self.alive[:] = True
         self.running = len(self.envs)  # environments whose episode has not ended
@@ -62,7 +77,14 @@ class GymnasiumWorld(World):
 
     def act(self, agent: int, action: Any) -> None:
         """Step the agent's environment."""
-        obs, reward, terminated, truncated, info = self.envs[agent].step(self.actions.for_env(action))
+        stepped = self.envs[agent].step(self.actions.for_env(action))
+        try:
+            obs, reward, terminated, truncated, info = stepped
+        except (TypeError, ValueError):
+            raise GameError(
+                f"step returned {_told(stepped)}: it should return five values, observation, reward, terminated, "
+                "truncated and info"
+            ) from None
         self.last_obs[agent], self.infos[agent] = obs, info
         self.rewards[agent] += float(reward)
         if terminated or truncated:

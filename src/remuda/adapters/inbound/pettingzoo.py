@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remuda.adapters.inbound.spaces import ActionSpace, FlatSpace, mask_of
-from remuda.adapters.inbound.worlds import SimulatorGame, World, max_turns_of
+from remuda.adapters.inbound.worlds import SimulatorGame, World, spec_with_limit
 from remuda.core.errors import ConfigError, GameError
 from remuda.core.game import Game, GameSpec, Group
 
@@ -33,7 +33,7 @@ def build(name: str, env: Any, make: Callable[[], Any], turns: int | None, world
     """Worlds of an environment: `env` is the first, `make` creates the others."""
     in_turn = not hasattr(env, "parallel_env") and hasattr(env, "agent_iter")
     groups, agents = _groups(name, env)
-    spec = GameSpec(name, groups, turns or max_turns_of(env), in_turn=in_turn)
+    spec = spec_with_limit(GameSpec(name, groups, 0, in_turn=in_turn), turns, env)
     kind = AecWorld if in_turn else ParallelWorld
     return SimulatorGame(spec, [kind(each, agents) for each in [env, *(make() for _ in range(worlds - 1))]])
 
@@ -63,11 +63,18 @@ def _groups(name: str, env: Any) -> tuple[tuple[Group, ...], list[PettingZooAgen
             low=min(agent.inputs.low for agent in agents),
             high=max(agent.inputs.high for agent in agents),
             action_space=agents[0].actions.declared,
+            raw_space=_common_space(agents),
             **shown,
         )
         for (shape, dtype, masked, _), agents in alike.items()
     )
     return groups, [agent for agents in alike.values() for agent in agents]
+
+
+def _common_space(agents: list[PettingZooAgent]) -> Any:
+    """The space that all agents of a group observe, where it is flattened."""
+    first, *others = (agent.inputs.raw_space for agent in agents)
+    return first if all(other == first for other in others) else None
 
 
 def _masks_in_infos(env: Any) -> set[str]:

@@ -14,7 +14,7 @@ A mask may also come as `info["action_mask"]`.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -42,6 +42,7 @@ class FlatSpace:
             self._rest = others[self._only] if self._only else spaces.Dict(others)
         _check(self._rest, who)
         self._is_box = isinstance(self._rest, spaces.Box)
+        self.raw_space = None if self._is_box and not self.masked else space
         self.shape: tuple[int, ...] = self._rest.shape if self._is_box else (spaces.flatdim(self._rest),)  # type: ignore[assignment]
         self.dtype = np.dtype(self._rest.dtype if self._is_box else np.float32)
         if self.dtype.kind == "f":  # also half precision, which compiled code does not know
@@ -66,6 +67,17 @@ class FlatSpace:
             return np.full(self.shape, np.nan, self.dtype)  # an invalid sample, which is found and named later
         return array
 
+    def layout(self) -> list[str]:
+        """A line for each part of the space: which numbers of the array it becomes."""
+        lines, first = [], 0
+        for name, part in _leaves(self._rest, ""):
+            size = spaces.flatdim(part)
+            kind = "one-hot, " if isinstance(part, STARTED) else ""
+            numbers = f"number {first}" if size == 1 else f"numbers {first} to {first + size - 1}"
+            lines.append(f"{numbers}: {f'{name}, ' if name else ''}{kind}{part}")
+            first += size
+        return lines
+
     def _convert(self, given: NDArray[Any]) -> NDArray[Any]:
         """The array in the type of its space; whole numbers must keep their values."""
         if given.dtype.kind not in "biufO":  # complex numbers would lose a part, texts might even be read as numbers
@@ -83,6 +95,15 @@ def mask_of(obs: Any, info: Mapping[str, Any]) -> Any:
     if isinstance(obs, Mapping) and MASK in obs:
         return obs[MASK]
     return info.get(MASK)
+
+
+def _leaves(space: Any, name: str) -> Iterator[tuple[str, Any]]:
+    """The parts of a space that have none themselves, in the order of the array, each with the keys that lead to it."""
+    if not isinstance(space, spaces.Dict | spaces.Tuple):
+        yield name, space
+        return
+    for key, part in space.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces):
+        yield from _leaves(part, f"{name}[{key!r}]")
 
 
 class ActionSpace:

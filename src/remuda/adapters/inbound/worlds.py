@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -182,11 +183,17 @@ class SimulatorGame(Game):
         self._truncated[:] = False
 
 
-def max_turns_of(env: Any) -> int:
-    """The most turns of an episode, as the environment states it; otherwise DEFAULT_MAX_TURNS."""
+def spec_with_limit(spec: GameSpec, turns: int | None, env: Any) -> GameSpec:
+    """The spec with the most turns of an episode: what the user says, else the environment, else remuda."""
+    limit = turns or stated_turns(env)
+    return replace(spec, turns=limit or DEFAULT_MAX_TURNS, turns_assumed=limit is None)
+
+
+def stated_turns(env: Any) -> int | None:
+    """The most turns of an episode, if the environment states it."""
     limits = (
         getattr(getattr(env, "spec", None), "max_episode_steps", None),
         getattr(getattr(env, "unwrapped", env), "max_cycles", None),
         getattr(getattr(env, "unwrapped", env), "max_steps", None),
     )
-    return next((limit for limit in limits if isinstance(limit, int) and limit > 0), DEFAULT_MAX_TURNS)
+    return next((limit for limit in limits if isinstance(limit, int) and limit > 0), None)

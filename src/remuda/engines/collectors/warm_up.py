@@ -69,6 +69,7 @@ def warm_up_request(plan: Plan, spec: GameSpec) -> str:
             "state_dtype": np.dtype(group.state_dtype).str,
             "action_space": space_to_json(group.action_space),
             "observation_space": None,
+            "raw_space": None,
         }
         for group in spec.groups
     ]

@@ -30,7 +30,8 @@ from remuda.games.cage2.options import ORIGINAL_NAMES, Cage2Options, red_agents
 from remuda.games.cage2.useful import mask_useless
 
 SOURCE = (
-    "git clone https://github.com/cage-challenge/cage-challenge-2 && pip install -e cage-challenge-2/CybORG "
+    "git clone https://github.com/cage-challenge/cage-challenge-2, for rules=leaderboard also "
+    "git -C cage-challenge-2 checkout 606813b, then pip install -e cage-challenge-2/CybORG "
     "(the package of that name in the registry is something else)"
 )
 TRUE_STATE_METRICS = {"never": (), "episode": ("hosts_held",), "step": ("hosts_held", "hosts_entered")}

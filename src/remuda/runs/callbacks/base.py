@@ -3,14 +3,14 @@
 Tables, TensorBoard, the progress panel and pictures are callbacks like a user's own:
 
     class Early(remuda.Callback):
-        def learned(self, training, rows, system):
-            if rows[0]["return"] > 200:
-                training.stop("solved")
+        def evaluated(self, training, rows, scores):
+            if scores["total_return"] > 200:
+                training.stop("solved")  # or: return False
 
     remuda.train("treasurehunt", callbacks=[Early()])
 
 From the command line: `callbacks=[my_module:Early]`; the class is called without arguments. A short name for a callback
-that comes with remuda goes into `registry.py`.
+that comes with remuda goes into `registry.py`. `docs/python.md` has a section about them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from remuda.core.plan import Plan
 
@@ -49,24 +49,30 @@ class Training:
 
 
 class Callback:
-    """A listener. Override what you need. What a method raises ends the run, after the last round is saved."""
+    """A listener. Override what you need. What a method raises ends the run, after the last round is saved.
 
-    def start(self, training: Training) -> None:
+    A method that returns False ends the run, as `training.stop` does; any other value has no meaning.
+    """
+
+    is_internal: ClassVar[bool] = False
+    """Whether remuda itself gives it to the run: then nobody who resumes the run is asked for it."""
+
+    def start(self, training: Training) -> bool | None:
         """Training starts, or a run is resumed: then rows of rounds after `training.rounds` will come again."""
 
-    def collected(self, training: Training, episodes: int, agent_steps: int) -> None:
+    def collected(self, training: Training, episodes: int, agent_steps: int) -> bool | None:
         """Episodes were played; both numbers count from the beginning of the run."""
 
-    def learned(self, training: Training, rows: Sequence[Row], system: Row) -> None:
+    def learned(self, training: Training, rows: Sequence[Row], system: Row) -> bool | None:
         """A round was learned: one row per agent, and one about the engine (lag, waiting, time)."""
 
-    def evaluated(self, training: Training, rows: Sequence[Row], scores: Row) -> None:
+    def evaluated(self, training: Training, rows: Sequence[Row], scores: Row) -> bool | None:
         """The weights were evaluated: one row per agent, and the scores of the herd."""
 
-    def saved(self, training: Training, checkpoint: Path, episodes: int) -> None:
+    def saved(self, training: Training, checkpoint: Path, episodes: int) -> bool | None:
         """A checkpoint was written, in the background; called from another thread."""
 
-    def failed(self, training: Training, message: str) -> None:
+    def failed(self, training: Training, message: str) -> bool | None:
         """An episode failed, updates were skipped, a worker was replaced, or the like."""
 
     def end(self, training: Training, result: Mapping[str, Any] | None) -> None:
@@ -77,9 +83,8 @@ class FunctionCallback(Callback):
     """A plain function as a callback: it gets the rows of each round, and ends the run by returning False."""
 
     def __init__(self, function: Callable[[list[Row]], bool | None]) -> None:
-        self._function = function
+        self.function = function
 
-    def learned(self, training: Training, rows: Sequence[Row], system: Row) -> None:
+    def learned(self, training: Training, rows: Sequence[Row], system: Row) -> bool | None:
         """Call the function."""
-        if self._function(list(rows)) is False:
-            training.stop("a callback asked for it")
+        return self.function(list(rows))

@@ -71,6 +71,7 @@ def compare(
         recommendations=recommend(measurements),
         ideal=ideal_rate(plan, turns, measurements, cores_here()) if ideal and turns and measured else None,
         cores_here=cores_here(),
+        deterministic=plan.deterministic,
         predictions=_predictions(plan, spec, turns, measured, cores) if turns and cores else (),
         predictions_here=_predictions_here(plan, spec, turns, measured) if turns and cores else (),
     )

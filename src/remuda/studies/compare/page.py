@@ -28,6 +28,14 @@ TERMINAL = {
     "time and memory": ("collect · learn · move · wait", "lag", "memory", "needs"),
 }  # fmt: skip
 """The columns in the terminal: three tables, none wider than 80 columns."""
+NEED_SEQUENTIAL = ("× sequential", "per worker")
+"""Columns that are empty unless the sequential engine was measured."""
+WORKERS = "The number after an engine is that of its workers, threads or processes. "
+FREE = (
+    f"{WORKERS}Measured with deterministic=false: threads, executor, ray and actor-learner learn from what arrives "
+    "first. engine=auto sets deterministic=true; give that to measure what it runs."
+)
+DETERMINISTIC = f"{WORKERS}Measured with deterministic=true, as engine=auto runs: every engine that can waits by round."
 EPISODES_SHOWN = 100_000
 COLOURS = {"collecting": BLUE, "learning": ORANGE, "moving data": "#9b59b6", "waiting": GREY}
 
@@ -44,6 +52,7 @@ class Comparison:
     disturbance: str = ""  # a sentence if other programs ran meanwhile
     ideal: float | None = None  # episodes per second
     cores_here: int = 1
+    deterministic: bool = False
     predictions: Sequence[Prediction] = ()
     predictions_here: Sequence[Prediction] = ()  # for this machine, of every variant that was measured
 
@@ -102,11 +111,12 @@ def row(measured: VariantMeasurements, sequential: VariantMeasurements | None) -
     if measured.problem:
         return [name, measured.problem, *[""] * (len(COLUMNS) - 2)]
     low, high = measured.spread
+    spread = f"{low:,.1f} to {high:,.1f}" if len(measured.trials) > 1 else "one repeat"
     speed_up = measured.rate / sequential.rate if sequential is not None else None
     shares = measured.shares().values()
     return [
         name,
-        f"{measured.rate:,.1f} ({low:,.1f} to {high:,.1f}{', too wide to tell' if measured.wide else ''})",
+        f"{measured.rate:,.1f} ({spread}{', too wide to tell' if measured.wide else ''})",
         f"{measured.median('agent_steps_per_s'):,.0f}",
         duration(time_for(measured, EPISODES_SHOWN)),
         "" if speed_up is None else f"{speed_up:.2f}",
@@ -133,8 +143,9 @@ def _sequential(measurements: Sequence[VariantMeasurements]) -> VariantMeasureme
 
 def tables(comparison: Comparison) -> list[Table]:
     """The tables for the terminal."""
-    rows = [row(one, _sequential(comparison.measurements)) for one in comparison.measurements]
-    measured = [_columns(rows, names, title) for title, names in TERMINAL.items()]
+    sequential = _sequential(comparison.measurements)
+    rows = [row(one, sequential) for one in comparison.measurements]
+    measured = [_columns(rows, _filled(names, sequential), title) for title, names in TERMINAL.items()]
     measured[0].title = f"{comparison.title}, measured"
     recommended = Table("for", "use", "because")
     for line in comparison.recommendations:
@@ -151,6 +162,11 @@ def tables(comparison: Comparison) -> list[Table]:
     return result
 
 
+def _filled(names: Sequence[str], sequential: VariantMeasurements | None) -> list[str]:
+    """The columns that are not empty."""
+    return [name for name in names if sequential is not None or name not in NEED_SEQUENTIAL]
+
+
 def _columns(rows: Sequence[Sequence[str]], names: Sequence[str], title: str) -> Table:
     """Some columns as a table; one with the engine and few others fits into a terminal of 80 columns."""
     table = Table("engine", *names, title=title, box=SIMPLE)
@@ -159,9 +175,17 @@ def _columns(rows: Sequence[Sequence[str]], names: Sequence[str], title: str) ->
     return table
 
 
+def mode(comparison: Comparison) -> str:
+    """How the engines waited while they were measured."""
+    return DETERMINISTIC if comparison.deterministic else FREE
+
+
 def html(comparison: Comparison) -> str:
     """The page."""
     measured = [one for one in comparison.measurements if one.trials]
+    sequential = _sequential(comparison.measurements)
+    shown = _filled(COLUMNS, sequential)
+    rows = [dict(zip(COLUMNS, row(one, sequential), strict=True)) for one in comparison.measurements]
     parts = [
         f"<h1>{escape(comparison.title)}: which engine?</h1>",
         *([warning(f"{comparison.disturbance}. Measure again when it is idle.")] if comparison.disturbance else []),
@@ -173,9 +197,10 @@ def html(comparison: Comparison) -> str:
             "Everything in this part was measured on this machine: medians, and the slowest and the fastest repeat. "
             "Shares are of the time of all cores. “Per worker” is the speed-up over sequential divided by the number "
             "of workers. Memory is that of all processes together; shared memory is counted once. “First round” is "
-            "the cold start, from the command to the first learned round; “100,000 episodes” includes it."
+            "the cold start, from the command to the first learned round; “100,000 episodes” includes it. "
+            + mode(comparison)
         ),
-        table(COLUMNS, [row(one, _sequential(comparison.measurements)) for one in comparison.measurements], ""),
+        table(shown, [[cells[name] for name in shown] for cells in rows], ""),
     ]
     if measured:
         parts += [_rates(comparison, measured), _shares(measured), _memory(measured)]

@@ -70,10 +70,14 @@ def _debugging(measured: Sequence[VariantMeasurements]) -> Recommendation:
     """One process, one thread, everything in order."""
     chosen = _simplest(measured)
     cost = _fastest(measured).rate / chosen.rate
-    reason = f"the fewest things at once; the fastest here is {cost:.1f} times as fast"
+    reason = f"the fewest things at once; {_slower(cost)}"
     if chosen.variant.engine != "sequential":
         reason += "; sequential was not measured"
     return Recommendation("debugging", chosen.variant.name, reason)
+
+
+def _slower(cost: float) -> str:
+    return "nothing here is much faster" if cost < 1.05 else f"the fastest here is {cost:.1f} times as fast"
 
 
 def _little_memory(measured: Sequence[VariantMeasurements]) -> Recommendation:

@@ -124,6 +124,8 @@ def interrupted_run(folder: Path) -> Run | None:
 class _Watcher(Callback):
     """Reports progress, and ends the run when the rule says so."""
 
+    is_internal = True
+
     def __init__(self, trial: Trial, tell: Tell) -> None:
         self.why: str | None = None
         self._trial, self._tell = trial, tell
