@@ -42,11 +42,14 @@ def evaluate(
 
         print(to_json(scores.summary()))
         return
-    header, *rows = scores.rows()
-    table = Table(*header)
-    for row in rows:
-        table.add_row(*row)
-    QuietConsole(markup=False).print(table)
+    from remuda.runs.display import fitting_tables
+
+    console = QuietConsole(markup=False)
+    for header, *rows in fitting_tables(scores.rows(), console.width, gap=3):
+        table = Table(*header)
+        for row in rows:
+            table.add_row(*row)
+        console.print(table)
     print(scores.headline())
 
 

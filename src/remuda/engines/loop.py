@@ -20,7 +20,7 @@ from typing import Protocol
 
 from pydantic import Field
 
-from remuda.core.errors import Stopped, StorageError
+from remuda.core.errors import ConfigError, Stopped, StorageError
 from remuda.core.fragment import Purpose
 from remuda.core.plan import Plan
 from remuda.core.saved_state import SavedState
@@ -114,7 +114,7 @@ class Loop:
             while not self._train():
                 self._rewind()
         except BaseException as error:
-            if isinstance(error, Stopped) or (self._consistent and not isinstance(error, StorageError)):
+            if isinstance(error, Stopped) or (self._consistent and not self._is_void(error)):
                 with suppress(LostRounds):  # then the last checkpoint stands
                     self._learn_complete_rounds()
                     self._save()
@@ -122,6 +122,12 @@ class Loop:
         finally:
             self.trainers.close()  # first: they may have to fetch from where collectors are
             self.collectors.close()
+
+    def _is_void(self, error: BaseException) -> bool:
+        """Whether nothing is to be saved: it cannot be, or the learners were refused before they had learned at all."""
+        if isinstance(error, ConfigError):
+            return not any(self.trainers.steps().values())
+        return isinstance(error, StorageError)
 
     def _train(self) -> bool:
         """Train to the end of the plan; returns False if rounds were lost with their learners."""

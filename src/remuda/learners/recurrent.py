@@ -24,7 +24,7 @@ CELLS = ("gru", "lstm")
 class RecurrentCell:
     """A GRU or an LSTM. It holds no weights: they are arguments."""
 
-    def __init__(self, kind: str, inputs: int, width: int, precision: str, option: str = "width") -> None:
+    def __init__(self, kind: str, inputs: int, width: int, precision: str, option: str = "features") -> None:
         """`option` is the name by which the user gives the width."""
         if padded(width) != width:
             raise ConfigError(f"body={kind} has {option}={width}: give a multiple of 8, e.g. {option}={padded(width)}")

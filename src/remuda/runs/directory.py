@@ -33,10 +33,11 @@ from remuda.runs.storage import absolute, shown
 from remuda.runs.trust import check_trust
 from remuda.runs.zoo import FOLDER, is_zoo_name, zoo_path
 
-__all__ = ["CONFIG", "RESULT", "RunDirectory", "to_json"]
+__all__ = ["CONFIG", "CONSOLE_LOG", "RESULT", "RunDirectory", "to_json"]
 T = TypeVar("T")
 CONFIG = "config.yaml"
 RESULT = "result.json"
+CONSOLE_LOG = "console.log"
 
 
 class RunDirectory:

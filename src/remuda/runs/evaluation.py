@@ -123,7 +123,7 @@ class Scores:
 
 def _half_width(values: NDArray[np.float64]) -> Any:
     width = INTERVAL * standard_error(values)
-    return [None if math.isnan(w) else w for w in width] if width.ndim else float(width)
+    return [None if math.isnan(w) else w for w in width.tolist()] if width.ndim else float(width)
 
 
 def is_run(target: Any) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from copy import deepcopy
 from typing import Any
 
@@ -22,6 +22,7 @@ from remuda.learners.registry import (
     learner_names,
     learner_options,
 )
+from remuda.learners.schedule import check_lists
 
 NESTED = ("options", "learner_options")
 PRESETS: dict[str, dict[str, Any]] = {
@@ -49,8 +50,10 @@ PEER_NAMES: dict[str, tuple[str, ...]] = {
     "entropy_coef": ("entropy",), "entropy_coeff": ("entropy",), "env": ("game",), "env_id": ("game",),
     "eps": ("epsilon",), "epsilon_decay": ("epsilon",), "eval_freq": ("evaluate_every",),
     "evaluation_interval": ("evaluate_every",), "exploration": ("epsilon",), "exploration_fraction": ("epsilon",),
-    "fcnet_hiddens": ("layers", "layer"), "frame_stack": ("frames",), "frames_per_batch": ("episodes_per_update",),
-    "hidden_dim": ("layers", "layer"), "hidden_size": ("layers", "layer"), "hidden_sizes": ("layers", "layer"),
+    "fcnet_hiddens": ("layers", "layer"), "features_dim": ("features", "layer"),
+    "frame_stack": ("frames",), "frames_per_batch": ("episodes_per_update",),
+    "hidden": ("layers", "layer"), "hidden_dim": ("layers", "layer"), "hidden_size": ("layers", "layer"),
+    "hidden_sizes": ("layers", "layer"),
     "lambda": ("gae_lambda",), "lambda_": ("gae_lambda",), "learning_rate": ("lr",), "max_cycles": ("turns",),
     "max_episode_steps": ("turns",), "max_grad_norm": ("grad_clip", "clip"), "max_n_frames": ("total_episodes",),
     "max_steps": ("turns",), "max_turns": ("turns",), "memory_size": ("replay_size",),
@@ -68,6 +71,7 @@ PEER_NAMES: dict[str, tuple[str, ...]] = {
     "total_timesteps": ("total_episodes",), "train_batch_size": ("episodes_per_update",),
     "train_freq": ("train_interval",), "update_epochs": ("passes",), "vf_coef": ("value_weight",),
     "vf_loss_coeff": ("value_weight",),
+    "width": ("features", "layer"),
 }  # fmt: skip
 """Names that other libraries have for settings, and ours: an error names the one that this game and learner have."""
 OTHER_UNITS = {
@@ -138,14 +142,22 @@ def complete(plan: Plan) -> Plan:
     transforms = reward_options(entry, plan.options)
     options |= {REWARD: transforms.model_dump()} if transforms else {}
     plan = plan.model_copy(update={"options": options})
-    parts = assign(plan, spec_of(plan))
+    spec = spec_of(plan)
+    parts = assign(plan, spec)
     for name in plan.learner_options:
         if not is_learner(name):
             raise UnknownName("learner in learner_options", name, learner_names())
     for part in parts:
         if part.learns and plan.lag > find_learner(part.player).max_lag:
             raise ConfigError(f"lag={plan.lag} is more than learner {part.player} tolerates: use lag=0")
-    chosen = {part.player: learner_options(plan, part.player).model_dump() for part in parts if part.learns}
+    chosen: dict[str, dict[str, Any]] = {}
+    for name in dict.fromkeys(part.player for part in parts if part.learns):
+        fields = find_learner(name).options_type().model_fields
+        for option in plan.learner_options.get(name, {}).keys() - fields.keys():
+            _refuse_peer_name(f"option of learner {name}", option, fields)
+        own = learner_options(plan, name)
+        check_lists(own, name, spec.agents)
+        chosen[name] = own.model_dump()
     return plan.model_copy(update={"learner_options": chosen})
 
 
@@ -214,6 +226,7 @@ def _route(name: str, value: Any, plan: dict[str, Any], game: type[Options], use
     elif name in Plan.model_fields:
         plan[name] = value
     elif name in game.model_fields or name == REWARD:
+        _refuse_ambiguous(name, used)
         plan["options"][name] = value
     elif dot and owner == REWARD:
         plan["options"].setdefault(REWARD, {})[rest] = value
@@ -221,10 +234,7 @@ def _route(name: str, value: Any, plan: dict[str, Any], game: type[Options], use
         takers = [learner for learner in used if name in find_learner(learner).options_type().model_fields]
         if not takers:
             names = _all_names(game, used)
-            for ours in PEER_NAMES.get(name, ()):
-                if ours in names:
-                    unit = f", which {OTHER_UNITS[ours]}" if ours in OTHER_UNITS else ""
-                    raise ConfigError(f"unknown setting {name!r}: it is called {ours!r} here{unit}")
+            _refuse_peer_name("setting", name, names)
             for learner, kind in SHIPPED_LEARNERS.items():
                 if used and name in kind.options_type().model_fields:
                     raise ConfigError(
@@ -234,6 +244,24 @@ def _route(name: str, value: Any, plan: dict[str, Any], game: type[Options], use
             raise UnknownName("setting", name, names)
         for learner in takers:
             plan["learner_options"].setdefault(learner, {})[name] = value
+
+
+def _refuse_ambiguous(name: str, used: list[str]) -> None:
+    """Raise if an option of the game is an option of a learner, too: whichever got it, some would expect the other."""
+    for learner in used:
+        if name in find_learner(learner).options_type().model_fields:
+            raise ConfigError(
+                f"{name} is an option of the game and of learner {learner}: "
+                f"say game.{name}=… or {learner.rpartition(':')[2]}.{name}=…"
+            )
+
+
+def _refuse_peer_name(kind: str, name: str, names: Collection[str]) -> None:
+    """Raise if this is what other libraries call one of `names`, with ours."""
+    for ours in PEER_NAMES.get(name, ()):
+        if ours in names:
+            unit = f", which {OTHER_UNITS[ours]}" if ours in OTHER_UNITS else ""
+            raise ConfigError(f"unknown {kind} {name!r}: it is called {ours!r} here{unit}")
 
 
 def _all_names(game: type[Options], used: list[str]) -> list[str]:

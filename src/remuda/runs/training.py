@@ -36,7 +36,7 @@ from remuda.runs.callbacks.progress import Progress
 from remuda.runs.callbacks.registry import load_callbacks
 from remuda.runs.callbacks.tables import Tables
 from remuda.runs.callbacks.tensorboard import TensorBoard
-from remuda.runs.directory import CONFIG
+from remuda.runs.directory import CONFIG, CONSOLE_LOG
 from remuda.runs.failure_log import FailureLog
 from remuda.runs.folder import (
     locked,
@@ -247,6 +247,7 @@ def _train(job: TrainingJob) -> Run:
         keep_freed_memory()
         stack.enter_context(one_thread_each())
         collectors, trainers = _build(context)
+        stacking = list(stacking_lines(plan, spec, context.parts))  # refuses learners, so before anything is written
         state = None if job.start_from is None else TrainState.read(job.start_from, plan)
         learned_before = Run(plan.warm_start).warm_start_state() if plan.warm_start is not None and fresh else None
         stack.enter_context(locked(folder))
@@ -254,7 +255,7 @@ def _train(job: TrainingJob) -> Run:
         worker_pool.timeline = stack.enter_context(timeline.recording(folder, plan.timeline))
         done = 0 if state is None else state.episodes
         with storage_errors(folder):
-            progress = Progress(plan.total_episodes, done, folder / "console.log", job.quiet)
+            progress = Progress(plan.total_episodes, done, folder / CONSOLE_LOG, job.quiet)
         stack.enter_context(progress)
         failure_log = FailureLog(plan, folder, lambda text: report(text))
 
@@ -282,7 +283,7 @@ def _train(job: TrainingJob) -> Run:
         stack.callback(recorder.close)
         recorder.start(loop.rounds, loop.settled)
         stack.enter_context(stop_on_signals(request, progress.shout))
-        _introduce(progress, loop, recorder, shown(folder, job.here))
+        _introduce(progress, loop, recorder, shown(folder, job.here), stacking)
         for line in (*job.notes, *_unsigned(folder), *engine_lines(context, job.asked or choice)):
             progress.say(line)
         compile_s = _compile(progress, plan, compiled)
@@ -300,10 +301,13 @@ def _train(job: TrainingJob) -> Run:
         result = summarise(loop, recorder, failure_log, _processes(context, loop), compile_s)
         write_result(folder, result)
         recorder.end(result)
+        steps = trainers.steps()
     with suppress(OSError):
         os.chdir(job.here)  # a game may have left it
     run = Run(folder, trust=True)  # this process wrote it
     run.stopped_by = None if loop.finished else request.signal
+    if loop.finished:
+        failure_log.check_learned(steps)
     return run
 
 
@@ -348,7 +352,7 @@ def _build(context: EngineContext) -> tuple[Collectors, Trainers]:
     return collectors, trainers
 
 
-def _introduce(progress: Progress, loop: Loop, recorder: Recorder, folder: str) -> None:
+def _introduce(progress: Progress, loop: Loop, recorder: Recorder, folder: str, stacking: Sequence[str]) -> None:
     """Say who trains and how much memory it takes, before it is taken."""
     plan, spec = loop.plan, recorder.spec
     recorder.load(loop.published.rows or {})
@@ -363,7 +367,7 @@ def _introduce(progress: Progress, loop: Loop, recorder: Recorder, folder: str) 
         f"memory: {held / 2**20:,.0f} MiB for replay buffers, weights and optimisers, "
         f"{moving / 2**20:,.0f} MiB for a round of episodes; run directory {folder}"
     )
-    for line in stacking_lines(plan, spec, recorder.parts):
+    for line in stacking:
         progress.say(line)
     if plan.precision == "bf16" and not _has_bf16():
         progress.say("warning: this processor has no bf16 instructions; fp32 will be much faster here")
