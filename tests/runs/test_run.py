@@ -79,7 +79,8 @@ def test_the_return_is_what_the_items_are_worth(trained: Any) -> None:
 
 def test_evaluations_are_tables_too(full: remuda.Run) -> None:
     table = full.evaluations
-    assert set(table) >= GAME_METRICS | {"return_se"}
+    assert set(table) >= GAME_METRICS | {"return_se", "game_return"}
+    assert table["game_return"].tolist() == table["return"].tolist()
     assert table["episodes"].tolist() == [6, 6, 12, 12]
     assert full.result["evaluation"]["mean_return"] == pytest.approx(table["return"][-2:].tolist(), rel=1e-4)
 

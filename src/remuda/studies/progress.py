@@ -30,6 +30,8 @@ class StudyProgress(EpisodeBar):
         variants, runs = len(design.variants), len(design.runs)
         known = f", {self._ended} of them are there already" if self._ended else ""
         self.say(f"{variants} {'variant' if variants == 1 else 'variants'}, {runs} runs{known}; directory {folder}")
+        if design.warning:
+            self.say(design.warning)
 
     def tell(self, progress: TrialProgress) -> None:
         """Move the bar."""
