@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -94,7 +95,9 @@ def test_variants_with_and_without_reward_transforms_compare_by_what_the_game_pa
     settings = {"learner": "iqn", "lr": 0, "epsilon": 1, "total_episodes": 4, "evaluate_episodes": 4}
     path = file(settings=settings, variants=variants, seeds=1, metric="game_return")
     done = remuda.study(path, out=tmp_path / "out", side_by_side=1)
-    assert "warning" not in capsys.readouterr().err
+    shown = capsys.readouterr().err
+    assert "warning" not in shown
+    assert re.search(r"1/2 individual/seed-0 finished; about \d+ s left", shown)
     individual, team = done.report.variants
     assert individual.values == pytest.approx(team.values, rel=1e-4)
     assert not np.isnan(individual.scores[0].error)

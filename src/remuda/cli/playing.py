@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
+from rich.table import Column, Table
 
 import remuda
 from remuda.cli.words import Checkpoint, Exploration, Json, Trust, Words, refuse_arguments, settings_from
@@ -43,7 +43,7 @@ def evaluate(
         print(to_json(scores.summary()))
         return
     header, *rows = scores.rows()
-    table = Table(*header)
+    table = Table(*(Column(name, overflow="fold") for name in header))  # whole names also on a narrow terminal
     for row in rows:
         table.add_row(*row)
     QuietConsole(markup=False).print(table)

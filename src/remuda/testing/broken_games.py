@@ -186,7 +186,7 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 
 _GAMES: list[type[OddGame]] = [
-    OneAction, OutOfBounds, Raises, OutOfSpace, NanReward, GlobalRandom, SameAgain, SeesOthers, PaysOthers, Remembers, Endless,
-    SilentEnd, NoMove, CutsOff, Prints, Starts,
+    OneAction, OutOfBounds, Raises, OutOfSpace, NanReward, GlobalRandom, SameAgain, SeesOthers, PaysOthers, Remembers,
+    Endless, SilentEnd, NoMove, CutsOff, Prints, Starts,
 ]  # fmt: skip
 BROKEN = {game.__name__.lower(): entry_for(game) for game in _GAMES}

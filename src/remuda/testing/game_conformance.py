@@ -34,7 +34,7 @@ PER_TURN = ("rewards", "terminated", "truncated", "alive")
 MAX_TURNS = 200
 """Turns that are played of a long episode."""
 UNCOMPILED_TURNS = 25
-"""Turns that are played without compiling, which takes some hundred times as long: seconds on the largest shipped map."""
+"""Turns that are played without compiling, some hundred times as slowly: a second or two on the largest shipped map."""
 NECESSARY = 3
 """If one of the first so many checks fails, the others would only repeat its problem: they are left out."""
 
@@ -99,7 +99,8 @@ def _check_uncompiled(entry: GameEntry, options: Mapping[str, Any]) -> str | Non
 def _place(error: Exception) -> str:
     """The innermost line of the game's own code that raised, or of ours if there is none."""
     frames = extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not Path(frame.filename).is_relative_to(PACKAGE)]
+    foreign = [frame for frame in frames if not Path(frame.filename).is_relative_to(PACKAGE)]
+    own = [frame for frame in foreign if "site-packages" not in Path(frame.filename).parts]
     frame = (own or frames)[-1]
     return f"in {frame.name} ({frame.filename}, line {frame.lineno}): {frame.line}"
 
