@@ -266,7 +266,7 @@ def test_agents_of_one_algorithm_may_differ_in_their_options() -> None:
 def test_an_agent_with_a_memory_among_others_trains(tmp_path: Path, tiny: dict[str, Any]) -> None:
     own = {**tiny, "learners": {0: {"learner": "iqn", "body": "gru", "layer": 16}}}
     run = remuda.train("treasurehunt", out=tmp_path / "run", quiet=True, **own)
-    arrays = [set(name for name in run.checkpoint_arrays("policy") if name.startswith(f"{i}/")) for i in range(2)]
+    arrays = [{name for name in run.checkpoint_arrays("policy") if name.startswith(f"{i}/")} for i in range(2)]
     assert len(arrays[0]) != len(arrays[1])
     assert run.metrics["player"].tolist()[:2] == ["iqn@0", "iqn"]
     assert remuda.Run(run.path).evaluate(episodes=2).returns.shape == (2, 2)
