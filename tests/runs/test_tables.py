@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import remuda
+from remuda.runs.callbacks.tables import keep_rounds
 
 
 def stop_at(round_: int) -> Any:
@@ -48,6 +49,13 @@ def test_a_damaged_table_is_brought_to_the_checkpoint(train: Any, trained: Any, 
         assert all((rounds == number).sum() == 2 for number in set(rounds))
         assert 4 in rounds
     assert remuda.Run(run.path).finished
+
+
+def test_a_table_of_a_version_with_fewer_columns_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "evaluations.csv"
+    path.write_text("round,agent,return\n1,0,2.5\n1,1,3\n2,0,4\n2,1,5\n")
+    assert keep_rounds(path, ["round", "agent", "game_return", "return"], 1) == 0
+    assert path.read_text().splitlines() == ["round,agent,game_return,return", "1,0,,2.5", "1,1,,3"]
 
 
 @pytest.mark.parametrize("reader", ["head -1", "head -c 10", "true", "sh -c 'exec 0<&-; sleep 0.2'"])

@@ -15,6 +15,7 @@ from remuda.core.errors import ConfigError
 if TYPE_CHECKING:
     from remuda.core.game import GameEntry
     from remuda.core.options import Options
+    from remuda.runs.listing import Setting
 
 
 def games(name: Annotated[str | None, typer.Argument(help="show this game's options")] = None) -> None:
@@ -67,20 +68,27 @@ def learners(name: Annotated[str | None, typer.Argument(help="show this learner'
     _print_names("name", remuda.list_learners())
 
 
-def settings() -> None:
-    """List the settings of a plan, and the presets; games and learners have more."""
-    from remuda.core.plan import ParallelSwitches, Plan
+def settings(
+    name: Annotated[str | None, typer.Argument(help="only those of this game or learner, or of `reward`")] = None,
+) -> None:
+    """List the settings of a plan, the transforms of rewards and the presets; games and learners have more."""
+    from remuda.core.plan import ParallelSwitches
+    from remuda.runs.listing import describe_options
     from remuda.runs.settings import PRESETS
     from remuda.studies.workflows.options import SearchOptions
 
-    _print_options(Plan)
+    _print_settings(remuda.list_settings(name))
+    if name:
+        return
+    print("reward.NAME: what reaches the agents of any game, made from what it pays (docs/games/social.md)")
+    _print_settings(remuda.list_settings("reward"))
     print("of a search (`remuda search`)")
-    _print_options(SearchOptions)
+    _print_settings(describe_options(SearchOptions))
     print("parallel={…}: the familiar switches, mapped onto engines")
-    _print_options(ParallelSwitches)
+    _print_settings(describe_options(ParallelSwitches))
     table = Table("preset", "what it sets")
-    for name, preset in PRESETS.items():
-        table.add_row(name, " ".join(f"{key}={value}" for key, value in preset.items()))
+    for preset_name, preset in PRESETS.items():
+        table.add_row(preset_name, " ".join(f"{key}={value}" for key, value in preset.items()))
     QuietConsole(markup=False).print(table)
 
 
@@ -94,7 +102,11 @@ def _print_names(heading: str, names: Mapping[str, str]) -> None:
 def _print_options(options: type[Options]) -> None:
     from remuda.runs.listing import describe_options
 
+    _print_settings(describe_options(options))
+
+
+def _print_settings(settings: Mapping[str, Setting]) -> None:
     table = Table("option", "default", "what it does")
-    for name, own in describe_options(options).items():
+    for name, own in settings.items():
         table.add_row(name, "" if own.required else str(own.default), own.description)
     QuietConsole(markup=False).print(table)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
+from rich.table import Column, Table
 
 import remuda
 from remuda.cli.words import Checkpoint, Exploration, Json, Trust, Words, refuse_arguments, settings_from
@@ -46,7 +46,7 @@ def evaluate(
 
     console = QuietConsole(markup=False)
     for header, *rows in fitting_tables(scores.rows(), console.width, gap=3):
-        table = Table(*header)
+        table = Table(*(Column(name, overflow="fold") for name in header))  # whole names, also on a narrow terminal
         for row in rows:
             table.add_row(*row)
         console.print(table)

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from remuda.core.errors import ConfigError, UnknownName
 from remuda.core.game import GameSpec, Group
 from remuda.core.learner import Learner, LearnerContext
-from remuda.core.plan import Plan
+from remuda.core.plan import FROZEN, Plan
 from remuda.core.policy import Policy, PolicyBinding
 from remuda.core.ranges import split_evenly
 from remuda.games.registry import find_game
-from remuda.learners.registry import FROZEN, PLAYERS, find_learner, is_learner, learner_names, learner_options
+from remuda.learners.registry import PLAYERS, find_learner, is_learner, learner_names, learner_options
 from remuda.learners.single_agent.base import SingleAgentLearner
 from remuda.learners.single_agent.policy import SingleAgentPolicy
 

@@ -19,7 +19,7 @@ from remuda.core.errors import CheckpointError, ConfigError, RunError, first_lin
 from remuda.core.game import GameSpec, Group
 from remuda.core.json_text import to_json
 from remuda.core.learner import COUNTERS
-from remuda.core.plan import Plan
+from remuda.core.plan import Plan, learner_of
 from remuda.core.policy import Policy
 from remuda.core.yamlfile import read_yaml
 from remuda.games.registry import AnyGame, find_game, game_name
@@ -38,6 +38,8 @@ T = TypeVar("T")
 CONFIG = "config.yaml"
 RESULT = "result.json"
 CONSOLE_LOG = "console.log"
+MAX_NAMED = 4
+"""Runs that an error lists."""
 
 
 class RunDirectory:
@@ -47,7 +49,7 @@ class RunDirectory:
         self.path = zoo_path(path) if is_zoo_name(path) else absolute(path)
         self.trust = trust  # whether names of code in it are followed, whoever made it
         if not _is_file(self.path / CONFIG):
-            raise RunError(f"{shown(self.path)} is not a run: it has no {CONFIG}")
+            raise RunError(f"{shown(self.path)} is not a run: it has no {CONFIG}{_runs_below(self.path)}")
         odd = _neither_file_nor_directory(self.path)
         if odd is not None:
             raise RunError(f"{odd} is a link, a pipe or a device, and runs have none: put a file or directory there")
@@ -86,7 +88,7 @@ class RunDirectory:
         config = read_yaml(self.path / CONFIG)
         listed = config.get("learners")
         players = [config.get("learner"), *(listed.values() if isinstance(listed, dict) else [])]
-        names = {name for name in players if session.is_session_name(name)}
+        names = {name for own in players if session.is_session_name(name := learner_of(str(own)))}
         for own in classes:
             learner = check_learner(own, getattr(own, "__name__", repr(own)))
             fitting = [name for name in names if name.startswith(f"{session.PREFIX}{learner.__name__}-")]
@@ -237,6 +239,18 @@ class RunDirectory:
         except (MemoryError, OverflowError, RuntimeError, ValueError) as error:
             raise RunError(f"the networks of {self.path} cannot be made here: {first_line(error)}") from error
         return {name: array.shape for name, array in policy.named_arrays(policy.rows)[0].items()}
+
+
+def _runs_below(folder: Path) -> str:
+    """Which runs a directory holds that is none itself, e.g. a study."""
+    with suppress(OSError, ValueError):
+        found = [
+            config.parent for depth in ("*", "*/*", "*/*/*") for config in sorted(folder.glob(f"{depth}/{CONFIG}"))
+        ]
+        if found:
+            more = f" and {len(found) - MAX_NAMED} more" if len(found) > MAX_NAMED else ""
+            return f"; name one of the runs in it: {', '.join(str(shown(own)) for own in found[:MAX_NAMED])}{more}"
+    return ""
 
 
 def _is_file(path: Path) -> bool:

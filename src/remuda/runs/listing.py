@@ -60,18 +60,21 @@ def list_learners() -> dict[str, str]:
 
 
 def list_settings(name: str | None = None) -> dict[str, Setting]:
-    """The settings of a plan, or with a name the options of that game or learner."""
+    """The settings of a plan, or with a name the options of that game or learner, or those of `reward`."""
     from remuda.core.plan import Plan
+    from remuda.core.rewards import REWARD, RewardOptions
     from remuda.games.registry import find_game, installed_games
     from remuda.games.shipped import SHIPPED
     from remuda.learners.registry import find_learner, learner_names
 
     if name is None:
         return describe_options(Plan)
+    if name == REWARD:
+        return {f"{REWARD}.{own}": setting for own, setting in describe_options(RewardOptions).items()}
     if name in learner_names():
         return describe_options(find_learner(name).options_type())
     if ":" not in name and name not in SHIPPED and name not in installed_games():
-        raise UnknownName("game or learner", name, [*SHIPPED, *installed_games(), *learner_names()])
+        raise UnknownName("game or learner", name, [*SHIPPED, *installed_games(), *learner_names(), REWARD])
     return describe_options(find_game(name).options)
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from copy import deepcopy
+from difflib import get_close_matches
 from typing import Any
 
 from remuda.core.errors import ConfigError, UnknownName
 from remuda.core.game import GameSpec, check_options, make_game, reward_options
 from remuda.core.options import Options
-from remuda.core.plan import ParallelSwitches, Plan
+from remuda.core.plan import ParallelSwitches, Plan, learner_of
 from remuda.core.rewards import REWARD
 from remuda.core.session import name_object
 from remuda.games.registry import find_game, game_name
@@ -98,13 +99,16 @@ def make_plan(settings: Mapping[str, Any]) -> Plan:
     plan: dict[str, Any] = {"options": {}, "learner_options": {}}
     for name in NESTED:
         plan[name].update(deepcopy(dict(_mapping(name, given.pop(name, {})))))
-    for name, own in plan["learner_options"].items():
-        plan["learner_options"][name] = dict(_mapping(f"learner_options of {name!r}", own))
-    _name_learners(given)
+    plan["learner_options"] = {
+        str(name): dict(_mapping(f"learner_options of {name!r}", own)) for name, own in plan["learner_options"].items()
+    }
+    own_options = _name_learners(given)
     epochs, interval = given.pop("epochs", None), given.pop("train_interval", None)
     used = _learners_in(given)
     for name, value in given.items():
         _route(name, value, plan, entry.options, used)
+    for name, own in own_options.items():
+        plan["learner_options"].setdefault(name, {}).update(own)
     _name_objects(plan)
     if epochs is not None:
         _refuse_twice(plan, "epochs", "total_episodes")
@@ -116,11 +120,26 @@ def make_plan(settings: Mapping[str, Any]) -> Plan:
     return complete(Plan.read(plan, "the plan"))
 
 
-def _name_learners(given: dict[str, Any]) -> None:
-    """Put a name in place of each learner that was given as a class."""
+def _name_learners(given: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Put a name in place of each learner that was given as a class, or as a mapping with options of its own.
+
+    Returns the options of the latter by their names.
+    """
     given |= {"learner": learner_name(given["learner"])} if "learner" in given else {}
+    own_options: dict[str, dict[str, Any]] = {}
     if isinstance(given.get("learners"), Mapping):
-        given["learners"] = {key: learner_name(own) for key, own in given["learners"].items()}
+        names = {}
+        for key, own in given["learners"].items():
+            options = dict(own) if isinstance(own, Mapping) else {"learner": own}
+            name = learner_name(options.pop("learner", given.get("learner", Plan.model_fields["learner"].default)))
+            if options:
+                if not isinstance(name, str) or not is_learner(name):
+                    raise ConfigError(f"learners: {key}: {name} has no options: leave out {', '.join(options)}")
+                name = f"{name}@{key}"
+                own_options[name] = options
+            names[key] = name
+        given["learners"] = names
+    return own_options
 
 
 def _name_objects(plan: dict[str, Any]) -> None:
@@ -145,6 +164,11 @@ def complete(plan: Plan) -> Plan:
     spec = spec_of(plan)
     parts = assign(plan, spec)
     for name in plan.learner_options:
+        if name.replace("-", "").isdigit():
+            raise ConfigError(
+                f"learner_options has agent {name}, and goes by names of learners: give an agent options of its own by "
+                f"learners={{{name}: {{learner: {plan.learner}, …}}}}"
+            )
         if not is_learner(name):
             raise UnknownName("learner in learner_options", name, learner_names())
     for part in parts:
@@ -217,7 +241,7 @@ def _learners_in(given: Mapping[str, Any]) -> list[str]:
 
 def _route(name: str, value: Any, plan: dict[str, Any], game: type[Options], used: list[str]) -> None:
     owner, dot, rest = name.rpartition(".")  # a learner's own name may have dots
-    owners = [learner for learner in used if owner in (learner, learner.rpartition(":")[2])] if dot else []
+    owners = [learner for learner in used if dot and owner in _names_of(learner)]
     if dot and owner == "game":
         plan["options"][rest] = value
     elif dot and (owners or is_learner(owner)):
@@ -241,7 +265,9 @@ def _route(name: str, value: Any, plan: dict[str, Any], game: type[Options], use
                         f"{name} is an option of learner {learner}, not of {' or '.join(used)}: "
                         f"leave it out, or add learner={learner}"
                     )
-            raise UnknownName("setting", name, names)
+            if get_close_matches(name, game.model_fields, n=1, cutoff=0.5):  # rather than one of the plan or a learner
+                raise UnknownName("setting", name, game.model_fields)
+            raise ConfigError(f"{UnknownName('setting', name, names)} The game has {', '.join(game.model_fields)}.")
         for learner in takers:
             plan["learner_options"].setdefault(learner, {})[name] = value
 
@@ -252,7 +278,7 @@ def _refuse_ambiguous(name: str, used: list[str]) -> None:
         if name in find_learner(learner).options_type().model_fields:
             raise ConfigError(
                 f"{name} is an option of the game and of learner {learner}: "
-                f"say game.{name}=… or {learner.rpartition(':')[2]}.{name}=…"
+                f"say game.{name}=… or {learner_of(learner).rpartition(':')[2]}.{name}=…"
             )
 
 
@@ -262,6 +288,12 @@ def _refuse_peer_name(kind: str, name: str, names: Collection[str]) -> None:
         if ours in names:
             unit = f", which {OTHER_UNITS[ours]}" if ours in OTHER_UNITS else ""
             raise ConfigError(f"unknown {kind} {name!r}: it is called {ours!r} here{unit}")
+
+
+def _names_of(learner: str) -> set[str]:
+    """What may stand before the dot: `my.module:DQN@0` is meant by DQN, too."""
+    base = learner_of(learner)
+    return {learner, base, base.rpartition(":")[2]}
 
 
 def _all_names(game: type[Options], used: list[str]) -> list[str]:

@@ -284,7 +284,7 @@ def _train(job: TrainingJob) -> Run:
         recorder.start(loop.rounds, loop.settled)
         stack.enter_context(stop_on_signals(request, progress.shout))
         _introduce(progress, loop, recorder, shown(folder, job.here), stacking)
-        for line in (*job.notes, *_unsigned(folder), *engine_lines(context, job.asked or choice)):
+        for line in (*job.notes, *_unsigned(folder), *engine_lines(context, job.asked or choice), *_unrepeatable(plan)):
             progress.say(line)
         compile_s = _compile(progress, plan, compiled)
         try:
@@ -315,6 +315,15 @@ def _unsigned(folder: Path) -> list[str]:
     """A line where the run names code and could not be signed."""
     why = why_unsigned(folder, read_yaml(folder / CONFIG))
     return [] if why is None else [f"this run names code of yours, and {why}; evaluate and resume will need --trust"]
+
+
+def _unrepeatable(plan: Plan) -> list[str]:
+    """A line where the same plan would give other weights another time."""
+    engine = find_engine(plan.engine)
+    if not engine.free or plan.deterministic:
+        return []
+    how = "add --deterministic" if engine.deterministic else "other engines repeat them, with --deterministic"
+    return [f"weights are not repeatable on this engine: {how}"]
 
 
 def _as_callback(own: OwnCallback) -> Callback:

@@ -72,7 +72,8 @@ class PPONetwork(StackedNetwork):
         """What reads observations for actor and critic, with its arrays first in the layout; none by default."""
         options, cell, body = self.options, None, None
         if options.body in CELLS:
-            cell = RecurrentCell(str(options.body), self.frames * self.obs_size, options.features, self.precision)
+            inputs = self.frames * self.obs_size
+            cell = RecurrentCell(str(options.body), inputs, options.features, self.precision, "ppo.features")
             cell.add_to(self.layout)
         elif own_body(options.body):
             body = Body(str(options.body), group, self.frames, options.features)

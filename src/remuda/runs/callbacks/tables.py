@@ -101,16 +101,20 @@ def keep_rounds(path: Path, columns: Sequence[str], rounds: int) -> int:
     """Bring a table to the end of round `rounds`: later rows are removed, for they will be written again.
 
     A power failure may leave rows that are missing, cut short or zeroed; all rows of such rounds are removed.
+    A column that the version which began the table did not have is empty in its rows.
     Returns how many of the rounds before are not in the table any more (evaluations do not have a row for each).
     """
     if not path.exists() or path.stat().st_size == 0:
         return rounds
     lines = path.read_bytes().decode("utf-8", errors="replace").splitlines(keepends=True)
     intact = [line for line in lines[1:] if "\0" not in line and line.endswith("\n")]
-    kept = [row for row in csv.reader(intact) if _is_whole(row, columns)]
+    header = next(csv.reader(lines[:1]), [])
+    began_with = header if "round" in header and set(header) < set(columns) else columns
     by_round: dict[int, list[list[str]]] = {}
-    for row in kept:
-        by_round.setdefault(int(row[columns.index("round")]), []).append(row)
+    for row in csv.reader(intact):
+        if _is_whole(row, began_with):
+            own = dict(zip(began_with, row, strict=True))
+            by_round.setdefault(int(own["round"]), []).append([own.get(name, "") for name in columns])
     size = max((len(rows) for rows in by_round.values()), default=0)
     whole = {number: rows for number, rows in by_round.items() if len(rows) == size and 0 <= number <= rounds}
     draft = path.with_suffix(".draft")
