@@ -12,11 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import remuda
-from remuda.core.errors import UsageError
+from remuda.core.errors import ConfigError, UsageError
 from remuda.core.plan import Plan
 from remuda.core.yamlfile import read_assignments, read_yaml, write_yaml
+from remuda.games.registry import SHIPPED, find_game
 from remuda.learners.registry import SHIPPED_LEARNERS
 from remuda.runs.settings import OTHER_UNITS, PEER_NAMES, make_plan
+from remuda.testing.broken_learners import Sound
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "unknown game": ({"game": "treasurehnt"}, "treasurehunt"),
@@ -31,6 +33,17 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "unknown option of the learner": ({"iqn.bach_size": 3}, "batch_size"),
     "unknown option among options": ({"options": {"heigth": 9}}, "height"),
     "unknown option among learner options": ({"learner_options": {"iqn": {"layr": 9}}}, "layer"),
+    "a list for other agents": ({"lr": [0.1, 0.2, 0.3]}, "lr of learner iqn lists 3 values for a herd of 2"),
+    "a list for some agents": (
+        {"learners": {1: "ppo"}, "ppo.lr": [0.1]}, "lr of learner ppo lists 1 value for a herd of 2",
+    ),
+    "passes for other agents": ({"learner": "ppo", "passes": [1, 2, 3]}, "passes of learner ppo lists 3 values"),
+    "updates for other agents": ({"updates_per_episode": [1.0]}, "lists 1 value for a herd of 2"),
+    "the former name of features": ({"learner": "ppo", "ppo.width": 8}, "'width': it is called 'features' here"),
+    "that name among learner options": (
+        {"learner": "ppo", "learner_options": {"ppo": {"width": 8}}}, "it is called 'features' here",
+    ),
+    "a setting like no other": ({"zzzz": 8}, "`remuda settings`"),
     "unknown learner among learner options": ({"learner_options": {"iqm": {}}}, "iqn"),
     "options that are no mapping": ({"options": 3}, "options"),
     "learner options that are no mapping": ({"learner_options": {"iqn": 3}, "lr": 0.1}, "learner_options"),
@@ -276,3 +289,33 @@ def test_the_default_width_of_iqn_fits_a_memory_and_stays_what_it_was_without_on
     for body, layer in ((None, 250), ("mlp", 250), ("gru", 256), ("lstm", 256)):
         assert make_plan({"game": "treasurehunt", "body": body}).learner_options["iqn"]["layer"] == layer
     assert make_plan({"game": "treasurehunt", "body": "gru", "layer": 64}).learner_options["iqn"]["layer"] == 64
+
+
+class WideOptions(remuda.OffPolicyOptions):
+    """Options of a learner that has an option of the game."""
+
+    height: int = 3
+
+
+class Wide(Sound):
+    """A learner whose option `height` treasurehunt has, too."""
+
+    options_class = WideOptions
+
+
+def test_an_option_of_game_and_learner_is_refused_unless_one_says_whose() -> None:
+    settings = {"game": "treasurehunt", "learner": Wide}
+    with pytest.raises(ConfigError, match=r"height is an option of the game and of .*: say game\.height=… or Wide"):
+        make_plan({**settings, "height": 9})
+    (own,) = make_plan({**settings, "game.height": 9}).learner_options.values()
+    assert own["height"] == 3
+    plan = make_plan({**settings, "Wide.height": 9})
+    (own,) = plan.learner_options.values()
+    assert (plan.options["height"], own["height"]) == (21, 9)
+    assert make_plan({**settings, "options": {"height": 9}}).options["height"] == 9
+
+
+def test_no_shipped_game_has_an_option_of_a_shipped_learner() -> None:
+    for game in SHIPPED:
+        for learner in SHIPPED_LEARNERS.values():
+            assert not set(find_game(game).options.model_fields) & set(learner.options_type().model_fields)

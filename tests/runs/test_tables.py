@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import remuda
-from remuda.runs.callbacks.tables import keep_rounds
+from remuda.runs.callbacks.tables import keep_rounds, read_table
 
 
 def stop_at(round_: int) -> Any:
@@ -68,3 +68,11 @@ def test_a_closed_pipe_does_not_lose_the_run(words: list[str], tmp_path: Path, r
     run = remuda.Run(out)
     assert run.finished
     assert run.result["episodes"] == 12
+
+
+def test_counts_are_integers_and_results_are_floats_even_if_whole(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.csv"
+    path.write_text("round,episodes,agent_steps,wall_s,agent,player,return\n1,4,160,2,0,ppo,3\n1,4,160,2,1,ppo,\n")
+    kinds = {name: column.dtype.kind for name, column in read_table(path).items()}
+    whole = dict.fromkeys(("round", "episodes", "agent_steps", "agent"), "i")
+    assert kinds == {**whole, "wall_s": "f", "player": "U", "return": "f"}

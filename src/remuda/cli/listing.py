@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
 
 import remuda
+from remuda.cli.words import Words, settings_from
 from remuda.core.console import QuietConsole
 from remuda.core.errors import ConfigError
 
@@ -18,33 +19,42 @@ if TYPE_CHECKING:
     from remuda.runs.listing import Setting
 
 
-def games(name: Annotated[str | None, typer.Argument(help="show this game's options")] = None) -> None:
-    """List the games, or show what agents of one see and do, and its options."""
+def games(
+    name: Annotated[str | None, typer.Argument(help="show this game's options")] = None, words: Words = None
+) -> None:
+    """List the games, or show what agents of one see and do, and its options.
+
+    `remuda games treasurehunt radius=3`: what agents see with this option
+    """
     if name:
         from remuda.games.registry import find_game
 
         entry = find_game(name)
         print(f"{entry.name}: {entry.summary}")
-        _print_groups(entry)
+        _print_groups(entry, settings_from(words))
         _print_options(entry.options)
         return
     _print_names("game", remuda.list_games())
 
 
-def _print_groups(entry: GameEntry) -> None:
-    """What agents see and do with default options, a line per group."""
+def _print_groups(entry: GameEntry, options: dict[str, Any]) -> None:
+    """What agents see and do with these options, a line per group."""
     import numpy as np
 
     from remuda.core.game import make_game
 
     try:
-        groups = make_game(entry, {}, [0]).spec.groups
-    except ConfigError as error:  # options without a default
+        groups = make_game(entry, entry.options.resolve_aliases(options), [0]).spec.groups
+    except ConfigError as error:
+        if options:
+            raise
+        # It has options without a default.
         print(f"what agents see depends on options: {error}")
         return
     for group in groups:
         seen = f"{np.dtype(group.obs_dtype)} of shape {group.obs_shape}"
-        print(f"{group.name}, {group.size} agent(s) by default: {seen} in, {group.gymnasium_actions} out")
+        default = "" if options else " by default"
+        print(f"{group.name}, {group.size} agent(s){default}: {seen} in, {group.gymnasium_actions} out")
 
 
 def engines() -> None:

@@ -127,6 +127,11 @@ class RunDirectory:
         return read_table(self.path / "evaluations.csv")
 
     @property
+    def system(self) -> Table:
+        """How the engine did, as columns, one entry per round: times, waiting, policy lag."""
+        return read_table(self.path / "system.csv")
+
+    @property
     def result(self) -> Row:
         """The summary written when training ended."""
         try:

@@ -49,9 +49,11 @@ def list_learners() -> dict[str, str]:
 
     found = {name: _first_line(find_learner(name)) for name in learner_names()}
     found |= {name: _first_line(kind) for name, kind in PLAYERS.items()}
-    for game in SHIPPED:
-        for name, scripted in find_game(game).players.items():
-            found[name] = f"{_first_line(scripted)} ({game} only)"
+    by_game = {game: find_game(game).players for game in SHIPPED}
+    for player in dict.fromkeys(name for players in by_game.values() for name in players):
+        scripts = {game: _first_line(players[player]) for game, players in by_game.items() if player in players}
+        said = dict.fromkeys(scripts.values())  # games may share a script, or have one each of the same name
+        found[player] = " ".join(f"{text} ({', '.join(g for g in scripts if scripts[g] == text)})" for text in said)
     return {
         **found,
         "module:Class": "A learner of your own; `remuda check module:Class` checks it.",

@@ -61,7 +61,7 @@ def _curve(run: Run, table: Table, options: StudyOptions) -> dict[str, Floats]:
     rounds, first = np.unique(table["round"][wanted], return_index=True)
     values = table[options.metric][wanted]
     by_round = [np.nanmean(values[table["round"][wanted] == number]) for number in rounds]
-    curve: dict[str, NDArray[Any]] = {axis: table[axis][wanted][first] for axis in AXES}
+    curve: dict[str, NDArray[Any]] = {axis: table[axis][wanted][first].astype(np.float64) for axis in AXES}
     return {**curve, "value": np.array(by_round)}
 
 

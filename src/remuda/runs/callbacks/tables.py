@@ -27,6 +27,8 @@ SYSTEM_COLUMNS = (
     "collect_wall_s", "collect_cpu_s", "learn_wall_s", "learn_cpu_s",
 )  # fmt: skip
 KEYS = ("round", "episodes", "agent_steps", "wall_s", "group", "agent", "player")
+WHOLE = ("round", "episodes", "agent_steps", "agent")
+"""Columns of whole numbers."""
 
 
 class CsvTable:
@@ -132,18 +134,23 @@ def _is_whole(row: list[str], columns: Sequence[str]) -> bool:
 
 
 def read_table(path: Path) -> Table:
-    """A CSV file as columns: numbers where every entry is one (an empty entry is nan), else text."""
+    """A CSV file as columns: numbers where every entry is one (an empty entry is nan), else text.
+
+    Columns in `WHOLE` are integers. Others are floats, also where a run happens to have only whole numbers in them.
+    """
     try:
         with path.open(newline="", encoding="utf-8") as file:
             rows = list(csv.reader(file))
     except OSError as error:
         raise RunError(f"{path} cannot be read: {error.strerror}") from None
     header, body = rows[0] if rows else [], rows[1:]
-    return {name: _column([row[i] for row in body]) for i, name in enumerate(header)}
+    return {name: _column(name, [row[i] for row in body]) for i, name in enumerate(header)}
 
 
-def _column(values: list[str]) -> NDArray[Any]:
+def _column(name: str, values: list[str]) -> NDArray[Any]:
     try:
+        if name in WHOLE and all(values):
+            return np.array([int(value) for value in values], np.int64)
         return np.array([float(value) if value else np.nan for value in values])
     except ValueError:
         return np.array(values)
