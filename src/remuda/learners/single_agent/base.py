@@ -126,7 +126,7 @@ class SingleAgentLearner(Learner):
             )
         if {*metrics, "loss", "grad_norm"} != {*self._computed}:
             own = "".join(f', "{name}"' for name in metrics)
-            base = next(kind.__name__ for kind in type(self).__mro__ if kind.__module__.startswith("remuda."))
+            base = next(kind.__name__ for kind in type(self).__mro__ if kind.__module__.startswith("remuda.learners."))
             raise ConfigError(
                 f"loss() of {type(self).__name__} returns the metrics {sorted(metrics)}, but its class has metrics = "
                 f"{self.metrics}: write metrics = (*remuda.{base}.metrics{own})"
