@@ -20,7 +20,7 @@ from typing import Protocol
 
 from pydantic import Field
 
-from remuda.core.errors import ConfigError, Stopped, StorageError
+from remuda.core.errors import ConfigError, LearnerError, Stopped, StorageError
 from remuda.core.fragment import Purpose
 from remuda.core.plan import Plan
 from remuda.core.saved_state import SavedState
@@ -90,6 +90,7 @@ class Loop:
         0  # the newest version the listener was told of: after a rewind, rounds up to it are not told again
     )
     _consistent: bool = False  # collectors and trainers have started, and no learner is in the middle of an update
+    _ending: bool = False  # an error ended the run: what is learned is being saved
     _unsaved: bool = False  # the end of the plan is reached and not saved: learners may be lost meanwhile
     _unfinished: dict[int, list[int]] = field(default_factory=dict)  # by rounds of a checkpoint: as in LoopState
     _saved_at: float = field(default_factory=time.monotonic)
@@ -115,6 +116,7 @@ class Loop:
                 self._rewind()
         except BaseException as error:
             if isinstance(error, Stopped) or (self._consistent and not self._is_void(error)):
+                self._ending = True
                 with suppress(LostRounds):  # then the last checkpoint stands
                     self._learn_complete_rounds()
                     self._save()
@@ -326,7 +328,11 @@ class Loop:
             if update.version > self._reported:
                 self._reported = update.version
                 self.listener.learned(self, update)
-                self.failure_log.note_skipped_updates(update.skipped_updates)
+                try:
+                    self.failure_log.note_skipped_updates(update.skipped_updates)
+                except (ConfigError, LearnerError):
+                    if not self._ending:  # later rounds may fail as the one did that ended the run
+                        raise
 
     def _publish(self, version: int) -> None:
         while self._held and self._held[0].version <= version:
