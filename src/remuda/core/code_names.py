@@ -43,8 +43,9 @@ def load_code(name: str, where: str) -> Any:
         raise
     except BaseException as error:  # the user's module may raise anything
         kind = "" if isinstance(error, ImportError | AttributeError) else f"{type(error).__name__}: "
-        missing = isinstance(error, ModuleNotFoundError) and error.name == module_name.partition(".")[0]
-        hint = f": run this where {error.name}.py is, or set PYTHONPATH to that folder" if missing else ""
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        here = missing is not None and missing == module_name.partition(".")[0]
+        hint = f": run this where {missing}.py is, or set PYTHONPATH to that folder" if here else ""
         raise ConfigError(f"{where} cannot be imported: {kind}{first_line(error)}{hint}") from error
     if _is_of_python(module):
         raise ConfigError(f"{where} is part of Python itself, nothing that remuda should call")

@@ -85,12 +85,13 @@ def uncompiled() -> Iterator[list[Exception]]:
             raise
 
     # numba's own class has no __call__ in Python: it inherits one of C, which counts again once ours is deleted.
-    Dispatcher.__call__ = call
+    dispatchers: Any = Dispatcher
+    dispatchers.__call__ = call
     try:
         with np.errstate(over="ignore"):  # as in `_compile`
             yield raised
     finally:
-        del Dispatcher.__call__
+        del dispatchers.__call__
 
 
 def source_file(thing: Any) -> Path | None:
