@@ -15,7 +15,7 @@ RAW = "https://raw.githubusercontent.com/remuda-rl/remuda/main"
 
 
 class BuildWithExamples(build_py):
-    """Copies `examples/*.py` to `remuda/_examples` in the build folder."""
+    """Copies the examples, games and study files, to `remuda/_examples` in the build folder."""
 
     def run(self) -> None:
         """Build the package, then add the examples."""
@@ -24,8 +24,9 @@ class BuildWithExamples(build_py):
             return
         target = Path(self.build_lib, "remuda", "_examples")
         target.mkdir(parents=True, exist_ok=True)
-        for example in sorted(Path("examples").glob("*.py")):
-            shutil.copy(example, target)
+        for kind in ("*.py", "*.yaml"):
+            for example in sorted(Path("examples").glob(kind)):
+                shutil.copy(example, target)
 
 
 def readme() -> str:

@@ -31,7 +31,7 @@ from remuda.core.threads import one_thread_each
 GAME: dict[str, Any] = {"agents": 1, "symbols": 4, "delay": 3, "turns": 24}
 PLANS: dict[str, dict[str, Any]] = {
     "ppo": {
-        "worlds": 64, "total_episodes": 9600, "layers": [32], "width": 32, "sequence": 8, "lr": "0.01:0.001",
+        "worlds": 64, "total_episodes": 9600, "layers": [32], "features": 32, "sequence": 8, "lr": "0.01:0.001",
         "minibatches": 4, "passes": 4, "gamma": 0.5, "gae_lambda": 0.5, "entropy": 0.001,
     },
     "iqn": {

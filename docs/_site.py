@@ -16,6 +16,7 @@ import remuda
 from remuda.cli.main import app
 from remuda.core.options import Options
 from remuda.core.plan import ParallelSwitches, Plan
+from remuda.core.rewards import RewardOptions
 from remuda.games.registry import SHIPPED, find_game
 from remuda.learners.registry import SHIPPED_LEARNERS
 from remuda.runs.settings import OTHER_UNITS, PEER_NAMES, PRESETS
@@ -31,8 +32,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Turn links to files outside docs/ into links to the repository: on GitHub the relative ones work."""
-    del page, files
-    return re.sub(r"\]\(\.\./(?!reference/)([^)]+)\)", rf"]({config.extra['repository']}/blob/main/\1)", markdown)
+    del files
+    up = re.escape("../" * (1 + page.file.src_uri.count("/")))  # out of docs/
+    return re.sub(rf"\]\({up}([^)]+)\)", rf"]({config.extra['repository']}/blob/main/\1)", markdown)
 
 
 def names_page() -> Iterator[str]:
@@ -69,6 +71,9 @@ def settings_page() -> Iterator[str]:
     for game in SHIPPED:
         yield f"\n## Of the game `{game}`\n"
         yield from _options_table(find_game(game).options)
+    yield "\n## `reward.NAME`\n"
+    yield "What reaches the agents of any game: [the formulas](../games/social.md#what-reaches-an-agent).\n"
+    yield from _options_table(RewardOptions)
     yield "\n## `parallel={…}`\n\nSwitches that stand for an engine and a training interval.\n"
     yield from _options_table(ParallelSwitches)
     yield "\n## Presets\n\n| preset | what it sets |\n| --- | --- |"

@@ -17,7 +17,7 @@ import remuda
 class A2COptions(remuda.OnPolicyOptions):
     """What a run may change, besides lr, gamma, gae_lambda and the other options of on-policy learners."""
 
-    width: int = Field(64, ge=1, description="units in the hidden layer of actor and critic")
+    hidden: int = Field(64, ge=1, description="units in the hidden layer of actor and critic")
     entropy: remuda.PerAgent = Field(0.01, description="weight of the entropy bonus; per agent")
     value_weight: float = Field(0.5, ge=0, description="weight of the critic's loss")
 
@@ -25,10 +25,10 @@ class A2COptions(remuda.OnPolicyOptions):
 class ActorCritic(nn.Module):
     """Two networks side by side: logits of the actions, and the return expected from here on."""
 
-    def __init__(self, inputs: int, width: int, actions: int) -> None:
+    def __init__(self, inputs: int, hidden: int, actions: int) -> None:
         super().__init__()
-        self.actor = nn.Sequential(nn.Flatten(), nn.Linear(inputs, width), nn.Tanh(), nn.Linear(width, actions))
-        self.critic = nn.Sequential(nn.Flatten(), nn.Linear(inputs, width), nn.Tanh(), nn.Linear(width, 1))
+        self.actor = nn.Sequential(nn.Flatten(), nn.Linear(inputs, hidden), nn.Tanh(), nn.Linear(hidden, actions))
+        self.critic = nn.Sequential(nn.Flatten(), nn.Linear(inputs, hidden), nn.Tanh(), nn.Linear(hidden, 1))
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """Logits (rows, actions) and values (rows,)."""
@@ -44,7 +44,7 @@ class A2C(remuda.OnPolicyLearner):
     @staticmethod
     def network(group: remuda.Group, options: Any) -> nn.Module:
         """Actor and critic; their input is (rows, frames, *obs)."""
-        return ActorCritic(options.frames * math.prod(group.obs_shape), options.width, group.actions)
+        return ActorCritic(options.frames * math.prod(group.obs_shape), options.hidden, group.actions)
 
     @staticmethod
     def loss(net: nn.Module, batch: remuda.RolloutBatch, options: Any) -> tuple[Tensor, dict[str, Tensor]]:

@@ -19,7 +19,7 @@ import remuda
 class DQNOptions(remuda.OffPolicyOptions):
     """What a run may change, besides batch_size, gamma, epsilon and the other options of off-policy learners."""
 
-    width: int = Field(64, ge=1, description="units in each of the two hidden layers")
+    hidden: int = Field(64, ge=1, description="units in each of the two hidden layers")
 
 
 class DQN(remuda.OffPolicyLearner):
@@ -32,11 +32,11 @@ class DQN(remuda.OffPolicyLearner):
         """Observations (rows, frames, *obs) in, one value per action out."""
         return nn.Sequential(
             nn.Flatten(),
-            nn.Linear(options.frames * math.prod(group.obs_shape), options.width),
+            nn.Linear(options.frames * math.prod(group.obs_shape), options.hidden),
             nn.ReLU(),
-            nn.Linear(options.width, options.width),
+            nn.Linear(options.hidden, options.hidden),
             nn.ReLU(),
-            nn.Linear(options.width, group.actions),
+            nn.Linear(options.hidden, group.actions),
         )
 
     @staticmethod

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from PIL import Image
 
 import remuda
 from remuda.cli.main import app
+from remuda.core.yamlfile import read_yaml
 
 COMMANDS = [own.callback.__name__ for own in app.registered_commands if own.callback is not None]
 
@@ -75,6 +77,8 @@ BAD: dict[str, tuple[list[str], str]] = {
     "no such game to check": (["check", "treasurehnt"], "'treasurehunt'"),
     "no such game to list": (["games", "treasurehnt"], "'treasurehunt'"),
     "no such learner to list": (["learners", "inq"], "'iqn'"),
+    "a game of another folder": (["check", "thieves:ENTRY"], "run this where thieves.py is, or set PYTHONPATH"),
+    "a metric that no run has": (["sweep", "treasurehunt", "lr=log(1e-4, 1e-2)", "metric=gmes"], "did you mean 'gems'"),
     "no run": (["watch"], "RUN is missing: a run directory"),
     "a number with a comma": (["train", "treasurehunt", "total_episodes=1,500"], "should be a whole number"),
     "half an episode": (["train", "treasurehunt", "total_episodes=1.5"], "should be a whole number"),
@@ -476,3 +480,36 @@ def test_no_words_at_all_show_the_help(cli: Any) -> None:
     outcome = cli()
     assert "Usage" in outcome.out + outcome.err
     assert "Traceback" not in outcome.err
+
+
+def test_reward_transforms_are_listed_among_the_settings(cli: Any) -> None:
+    assert "reward.inequity_alpha" in cli("settings").out
+    assert "reward.team" in cli("settings", "reward").out
+    assert "worlds" not in cli("settings", "reward").out
+    assert "minibatches" in cli("settings", "ppo").out
+
+
+def test_an_example_is_copied_into_a_new_folder(cli: Any) -> None:
+    assert "are paid as a team" in cli("examples").out
+    assert cli("examples", "team_reward", "--to", "new/folder").code == 0
+    assert read_yaml(Path("new/folder/team_reward.yaml"))["metric"] == "game_return"
+    Path("file").touch()
+    assert_refused_alone(cli("examples", "commons", "--to", "file"), "file exists already")
+    assert_refused_alone(cli("examples", "team_reward", "--to", "new/folder"), "exists already")
+
+
+def assert_refused_alone(outcome: Any, match: str) -> None:
+    assert (outcome.code, outcome.out) == (2, "")
+    assert match in outcome.err
+
+
+def test_what_the_game_pays_stands_beside_transformed_returns(cli: Any) -> None:
+    words = ("learner=random", "agents=2", "turns=9", "spawn=0.3", "--episodes", "8")
+    plain, team = (
+        cli("evaluate", "treasurehunt", *words).out,
+        cli("evaluate", "treasurehunt", *words, "reward.team=1").out,
+    )
+    paid = re.search(r"total return (-?[\d.]+)", plain)
+    assert paid is not None
+    assert f"after reward.*; the game pays {paid[1]} ±" in team
+    assert "the game pays" not in plain

@@ -34,7 +34,7 @@ VIEWS = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
 LEARNERS: dict[str, tuple[type[Learner], dict[str, Any]]] = {
     "iqn": (IQN, {"layer": 16, "frames": 1, "n_step": 2, "tau": 0.05, "lr": 0.01, "sigma": 0.0, "quantiles": 4}),
     "ppo": (PPO, {"layers": [16], "lr": 0.02, "minibatches": 2, "passes": 8, "normalise_values": False}),
-    "ppo with a memory": (PPO, {"body": "gru", "width": 8, "layers": [16], "lr": 0.02, "normalise_values": False}),
+    "ppo with a memory": (PPO, {"body": "gru", "features": 8, "layers": [16], "lr": 0.02, "normalise_values": False}),
     "dqn": (DQN, {"lr": 0.01, "tau": 0.05}),
     "a2c": (A2C, {"lr": 0.02, "passes": 8, "grad_clip": 5.0}),
 }

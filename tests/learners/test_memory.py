@@ -35,7 +35,7 @@ every_cell = pytest.mark.parametrize("kind", ["gru", "lstm"])
 def learner(entry: GameEntry, kind: str, **options: Any) -> PPO:
     spec = make_game(entry, {}, [0]).spec
     group = spec.groups[0]
-    own: dict[str, Any] = {"body": kind, "width": WIDTH, "sequence": 4, "layers": [6], "minibatches": 2, **options}
+    own: dict[str, Any] = {"body": kind, "features": WIDTH, "sequence": 4, "layers": [6], "minibatches": 2, **options}
     return PPO(LearnerContext(group, 0, 0, group.size, 0, 1, spec.turns, WORLDS, 100), PPOOptions(**own))
 
 
@@ -143,7 +143,14 @@ def test_states_begin_at_zero_with_each_life_and_go_on_through_slices(kind: str)
 
 def test_an_agent_of_a_run_remembers(tmp_path: Path) -> None:
     run = remuda.train(
-        RECALL, out=tmp_path / "run", quiet=True, pictures=False, learner="ppo", body="gru", width=8, total_episodes=16
+        RECALL,
+        out=tmp_path / "run",
+        quiet=True,
+        pictures=False,
+        learner="ppo",
+        body="gru",
+        features=8,
+        total_episodes=16,
     )
     agent, other = run.agent(0), run.agent(0)
     obs = np.eye(4, dtype=np.uint8)
@@ -180,7 +187,7 @@ def test_only_iqn_with_a_memory_plays_recall_well(tmp_path: Path, body: str, low
 def test_only_an_agent_with_a_memory_plays_recall_well(tmp_path: Path, body: str, low: float, high: float) -> None:
     run = remuda.train(
         RECALL, out=tmp_path / "run", quiet=True, pictures=False, learner="ppo", engine="vectorized", worlds=64,
-        total_episodes=9600, body=body, width=32, layers=[32], sequence=8, lr="0.01:0.001", minibatches=4, agents=1,
+        total_episodes=9600, body=body, features=32, layers=[32], sequence=8, lr="0.01:0.001", minibatches=4, agents=1,
         gamma=0.5, gae_lambda=0.5, entropy=0.001, n_workers=1,
     )  # fmt: skip
     assert low <= np.mean(remuda.evaluate(run.path, episodes=32).returns) <= high + 1e-6

@@ -123,5 +123,5 @@ def test_a_stored_state_is_renewed_by_the_burn_in() -> None:
 
 
 def test_a_width_that_no_cell_can_have_is_one_sentence() -> None:
-    with pytest.raises(Exception, match=r"body=gru has layer=250: give a multiple of 8, e\.g\. layer=256"):
+    with pytest.raises(Exception, match=r"body=gru has iqn\.layer=250: give a multiple of 8, e\.g\. iqn\.layer=256"):
         learner(RECALL, layer=250)

@@ -34,8 +34,8 @@ GAME = {"agents": AGENTS, "height": 7, "width": 7, "turns": TURNS, "spawn": 0.2}
 SMALL: dict[str, dict[str, Any]] = {
     "iqn": {"layer": 12, "frames": 2, "quantiles": 3, "acting_quantiles": 3, "batch_size": 8, "replay_size": 100},
     "ppo": {"layers": [12, 10], "frames": 2, "passes": 2, "minibatches": 2, "normalise_observations": True},
-    "dqn:DQN": {"width": 12, "frames": 2, "batch_size": 8, "replay_size": 100},
-    "a2c:A2C": {"width": 12, "frames": 2, "passes": 2, "minibatches": 2},
+    "dqn:DQN": {"hidden": 12, "frames": 2, "batch_size": 8, "replay_size": 100},
+    "a2c:A2C": {"hidden": 12, "frames": 2, "passes": 2, "minibatches": 2},
 }
 DEFAULT: dict[str, dict[str, Any]] = {
     "iqn": {"replay_size": 200},
@@ -110,11 +110,11 @@ def assert_changed(result: Arrays, expected: Arrays, name: str = "weights") -> N
 
 KINDS: dict[str, tuple[GameEntry, str, dict[str, Any]]] = {
     "iqn with gru": (RESPAWN, "iqn", {"body": "gru", "layer": 8, "batch_size": 8, "sequence": 3, "burn_in": 2}),
-    "ppo with gru": (RECALL, "ppo", {"body": "gru", "width": 8, "layers": [8], "sequence": 4}),
-    "ppo with lstm": (RESPAWN, "ppo", {"body": "lstm", "width": 8, "layers": [8], "sequence": 3}),
+    "ppo with gru": (RECALL, "ppo", {"body": "gru", "features": 8, "layers": [8], "sequence": 4}),
+    "ppo with lstm": (RESPAWN, "ppo", {"body": "lstm", "features": 8, "layers": [8], "sequence": 3}),
     "ppo, absences": (ERRANDS, "ppo", {"layers": [8], "frames": 2}),
     "ppo on box": (STEERING, "ppo", {"layers": [8]}),
-    "ppo with cnn": (BRIGHT_ROW, "ppo", {"body": "cnn", "width": 8, "layers": [8]}),
+    "ppo with cnn": (BRIGHT_ROW, "ppo", {"body": "cnn", "features": 8, "layers": [8]}),
     "iqn with cnn": (BRIGHT_ROW, "iqn", {"body": "cnn", "layer": 8, "batch_size": 8}),
     "ppo with a privileged critic": (RECALL, "ppo", {"layers": [8], "critic": "both"}),
 }

@@ -91,16 +91,16 @@ QUICK = ("iqn treasurehunt", "ppo cage2")
 ODD = "remuda.testing.odd_games"
 RECALL: dict[str, Any] = {"game": "remuda.testing.recall:RECALL", "symbols": 3, "delay": 2, "turns": 9}
 KINDS: dict[str, dict[str, Any]] = {
-    "ppo gru": {**RECALL, "learner": "ppo", "body": "gru", "width": 8, "frames": 2},
-    "ppo lstm": {**RECALL, "learner": "ppo", "body": "lstm", "width": 8, "layers": [9], "critic": "both"},
+    "ppo gru": {**RECALL, "learner": "ppo", "body": "gru", "features": 8, "frames": 2},
+    "ppo lstm": {**RECALL, "learner": "ppo", "body": "lstm", "features": 8, "layers": [9], "critic": "both"},
     "iqn gru": {**RECALL, "learner": "iqn", "body": "gru", "layer": 8, "batch_size": 8},
     "iqn lstm": {**RECALL, "learner": "iqn", "body": "lstm", "layer": 8, "batch_size": 8, "frames": 2},
-    "ppo cnn": {"game": f"{ODD}:BRIGHT_ROW", "learner": "ppo", "turns": 6, "body": "cnn", "width": 9, "frames": 2},
+    "ppo cnn": {"game": f"{ODD}:BRIGHT_ROW", "learner": "ppo", "turns": 6, "body": "cnn", "features": 9, "frames": 2},
     "iqn cnn": {"game": f"{ODD}:BRIGHT_ROW", "learner": "iqn", "turns": 6, "body": "cnn", "layer": 9, "batch_size": 8},
     "ppo own lazy body": {"game": "treasurehunt", "learner": "ppo", "turns": 9, "body": "export_bodies:Lazy"},
     "box": {"game": f"{ODD}:STEERING", "learner": "ppo", "turns": 6},
     "box, predicted spread": {"game": f"{ODD}:STEERING", "learner": "ppo", "turns": 6, "spread": "predicted"},
-    "multidiscrete": {"game": f"{ODD}:LEVERS", "learner": "ppo", "turns": 6, "body": "gru", "width": 8},
+    "multidiscrete": {"game": f"{ODD}:LEVERS", "learner": "ppo", "turns": 6, "body": "gru", "features": 8},
     "own off-policy": {"game": "treasurehunt", "learner": "dqn:DQN", "turns": 9, "frames": 2, "batch_size": 8},
     "own on-policy": {"game": "treasurehunt", "learner": "a2c:A2C", "turns": 9},
 }

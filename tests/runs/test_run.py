@@ -79,7 +79,8 @@ def test_the_return_is_what_the_items_are_worth(trained: Any) -> None:
 
 def test_evaluations_are_tables_too(full: remuda.Run) -> None:
     table = full.evaluations
-    assert set(table) >= GAME_METRICS | {"return_se"}
+    assert set(table) >= GAME_METRICS | {"return_se", "game_return"}
+    assert table["game_return"].tolist() == table["return"].tolist()
     assert table["episodes"].tolist() == [6, 6, 12, 12]
     assert full.result["evaluation"]["mean_return"] == pytest.approx(table["return"][-2:].tolist(), rel=1e-4)
 
@@ -95,7 +96,7 @@ def test_tensorboard_has_every_metric_of_every_agent(full: remuda.Run) -> None:
     store.Reload()
     tags = ("foragers0", "foragers1", "mean")
     wanted = {f"train/{name}/{tag}" for name in GAME_METRICS | LEARNING for tag in tags}
-    wanted |= {f"evaluate/{name}/{tag}" for name in GAME_METRICS | {"return_se"} for tag in tags}
+    wanted |= {f"evaluate/{name}/{tag}" for name in GAME_METRICS | {"return_se", "game_return"} for tag in tags}
     assert set(store.Tags()["scalars"]) == wanted
     events = store.Scalars("train/loss/foragers1")
     assert [event.step for event in events] == [3, 6, 9, 12]
@@ -143,8 +144,25 @@ def test_quiet_is_quiet(train: Any, capfd: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_directory_that_is_no_run(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="is not a run"):
+    with pytest.raises(RunError, match=r"is not a run: it has no config\.yaml$"):
         remuda.Run(tmp_path)
+
+
+def test_a_study_is_answered_with_its_runs(tmp_path: Path) -> None:
+    for seed in range(6):
+        folder = tmp_path / "runs" / "plain" / f"seed-{seed}"
+        folder.mkdir(parents=True)
+        (folder / "config.yaml").touch()
+    with pytest.raises(RunError, match=r"runs/plain/seed-0, .*seed-3 and 2 more$"):
+        remuda.Run(tmp_path)
+
+
+def test_an_engine_that_does_not_wait_says_that_its_weights_cannot_be_repeated(train: Any) -> None:
+    said = "weights are not repeatable on this engine: add --deterministic"
+    for engine, deterministic in (("threads", False), ("threads", True), ("vectorized", False)):
+        run = train(f"{engine}-{deterministic}", engine=engine, deterministic=deterministic, n_workers=1)
+        log = (run.path / "console.log").read_text()
+        assert (said in log) == (engine == "threads" and not deterministic)
 
 
 def test_the_callback_sees_every_agent_and_can_stop(train: Any) -> None:

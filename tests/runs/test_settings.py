@@ -12,12 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import remuda
-from remuda.core.errors import UsageError
+from remuda.core.errors import ConfigError, UsageError
 from remuda.core.plan import Plan
 from remuda.core.yamlfile import read_assignments, read_yaml, write_yaml
+from remuda.games.registry import SHIPPED, find_game
 from remuda.learners.registry import SHIPPED_LEARNERS
 from remuda.runs.peer_settings import INSTEAD
 from remuda.runs.settings import OTHER_UNITS, PEER_NAMES, make_plan
+from remuda.testing.broken_learners import Sound
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "unknown game": ({"game": "treasurehnt"}, "treasurehunt"),
@@ -32,6 +34,17 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "unknown option of the learner": ({"iqn.bach_size": 3}, "batch_size"),
     "unknown option among options": ({"options": {"heigth": 9}}, "height"),
     "unknown option among learner options": ({"learner_options": {"iqn": {"layr": 9}}}, "layer"),
+    "a list for other agents": ({"lr": [0.1, 0.2, 0.3]}, "lr of learner iqn lists 3 values for a herd of 2"),
+    "a list for some agents": (
+        {"learners": {1: "ppo"}, "ppo.lr": [0.1]}, "lr of learner ppo lists 1 value for a herd of 2",
+    ),
+    "passes for other agents": ({"learner": "ppo", "passes": [1, 2, 3]}, "passes of learner ppo lists 3 values"),
+    "updates for other agents": ({"updates_per_episode": [1.0]}, "lists 1 value for a herd of 2"),
+    "the former name of features": ({"learner": "ppo", "ppo.width": 8}, "'width': it is called 'features' here"),
+    "that name among learner options": (
+        {"learner": "ppo", "learner_options": {"ppo": {"width": 8}}}, "it is called 'features' here",
+    ),
+    "a setting like no other": ({"zzzz": 8}, "`remuda settings`"),
     "unknown learner among learner options": ({"learner_options": {"iqm": {}}}, "iqn"),
     "options that are no mapping": ({"options": 3}, "options"),
     "learner options that are no mapping": ({"learner_options": {"iqn": 3}, "lr": 0.1}, "learner_options"),
@@ -40,6 +53,11 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "unknown learner of an agent": ({"learners": {0: "rondom"}}, "random"),
     "a learner of an agent that is a list": ({"learners": {0: ["iqn"]}}, "learners"),
     "learners that are no mapping": ({"learners": "iqn"}, "learners"),
+    "options of a scripted player": ({"learners": {0: {"learner": "random", "body": "gru"}}}, "leave out body"),
+    "unknown option of an agent": ({"learners": {0: {"learner": "ppo", "bdy": "gru"}}}, "did you mean 'body'"),
+    "a list of bodies": ({"body": ["gru", "mlp"]}, r"learners={0: {learner: iqn, body: gru}}"),
+    "learner options by agent": ({"learner_options": {0: {"body": "gru"}}}, "learners={0: {learner: iqn, …}}"),
+    "an option that other games have": ({"game": "harvest", "height": 5}, "The game has"),
     "an agent that is not there": ({"learners": {"0-2": "random"}}, "0 to 1"),
     "agents backwards": ({"learners": {"1-0": "random"}}, "1-0"),
     "an agent that is a word": ({"learners": {"first": "random"}}, "first"),
@@ -288,3 +306,60 @@ def test_every_name_of_another_library_stands_for_a_setting_and_hides_none() -> 
     assert {name for names in PEER_NAMES.values() for name in names} <= ours
     assert not ours & set(PEER_NAMES)
     assert set(OTHER_UNITS) <= ours
+
+
+def test_agents_of_one_algorithm_may_differ_in_their_options() -> None:
+    learners = {0: {"learner": "ppo", "body": "gru", "lr": 0.1}, "1-2": "ppo", 3: {"gamma": 0.5}}
+    plan = make_plan({"game": "treasurehunt", "agents": 4, "learners": learners, "lr": 0.5, "ppo.features": 32})
+    assert plan.learners == {"0": "ppo@0", "1-2": "ppo", "3": "iqn@3"}
+    first, others, last = (plan.learner_options[name] for name in ("ppo@0", "ppo", "iqn@3"))
+    assert (first["body"], first["lr"], first["features"]) == ("gru", 0.1, 32)
+    assert (others["body"], others["lr"], others["features"]) == (None, 0.5, 32)
+    assert (last["gamma"], last["lr"]) == (0.5, 0.5)
+    assert make_plan(plan.model_dump()) == plan, "a run's config is read as it was written"
+    assert make_plan({**plan.model_dump(), "lr": 0.7}).learner_options["ppo@0"]["lr"] == 0.7
+
+
+def test_an_agent_with_a_memory_among_others_trains(tmp_path: Path, tiny: dict[str, Any]) -> None:
+    own = {**tiny, "learners": {0: {"learner": "iqn", "body": "gru", "layer": 16}}}
+    run = remuda.train("treasurehunt", out=tmp_path / "run", quiet=True, **own)
+    arrays = [{name for name in run.checkpoint_arrays("policy") if name.startswith(f"{i}/")} for i in range(2)]
+    assert len(arrays[0]) != len(arrays[1])
+    assert run.metrics["player"].tolist()[:2] == ["iqn@0", "iqn"]
+    assert remuda.Run(run.path).evaluate(episodes=2).returns.shape == (2, 2)
+
+
+def test_the_default_width_of_iqn_fits_a_memory_and_stays_what_it_was_without_one() -> None:
+    for body, layer in ((None, 250), ("mlp", 250), ("gru", 256), ("lstm", 256)):
+        assert make_plan({"game": "treasurehunt", "body": body}).learner_options["iqn"]["layer"] == layer
+    assert make_plan({"game": "treasurehunt", "body": "gru", "layer": 64}).learner_options["iqn"]["layer"] == 64
+
+
+class WideOptions(remuda.OffPolicyOptions):
+    """Options of a learner that has an option of the game."""
+
+    height: int = 3
+
+
+class Wide(Sound):
+    """A learner whose option `height` treasurehunt has, too."""
+
+    options_class = WideOptions
+
+
+def test_an_option_of_game_and_learner_is_refused_unless_one_says_whose() -> None:
+    settings = {"game": "treasurehunt", "learner": Wide}
+    with pytest.raises(ConfigError, match=r"height is an option of the game and of .*: say game\.height=… or Wide"):
+        make_plan({**settings, "height": 9})
+    (own,) = make_plan({**settings, "game.height": 9}).learner_options.values()
+    assert own["height"] == 3
+    plan = make_plan({**settings, "Wide.height": 9})
+    (own,) = plan.learner_options.values()
+    assert (plan.options["height"], own["height"]) == (21, 9)
+    assert make_plan({**settings, "options": {"height": 9}}).options["height"] == 9
+
+
+def test_no_shipped_game_has_an_option_of_a_shipped_learner() -> None:
+    for game in SHIPPED:
+        for learner in SHIPPED_LEARNERS.values():
+            assert not set(find_game(game).options.model_fields) & set(learner.options_type().model_fields)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import remuda
+from remuda.runs.callbacks.tables import keep_rounds, read_table
 
 
 def stop_at(round_: int) -> Any:
@@ -50,6 +51,13 @@ def test_a_damaged_table_is_brought_to_the_checkpoint(train: Any, trained: Any, 
     assert remuda.Run(run.path).finished
 
 
+def test_a_table_of_a_version_with_fewer_columns_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "evaluations.csv"
+    path.write_text("round,agent,return\n1,0,2.5\n1,1,3\n2,0,4\n2,1,5\n")
+    assert keep_rounds(path, ["round", "agent", "game_return", "return"], 1) == 0
+    assert path.read_text().splitlines() == ["round,agent,game_return,return", "1,0,,2.5", "1,1,,3"]
+
+
 @pytest.mark.parametrize("reader", ["head -1", "head -c 10", "true", "sh -c 'exec 0<&-; sleep 0.2'"])
 def test_a_closed_pipe_does_not_lose_the_run(words: list[str], tmp_path: Path, reader: str) -> None:
     out = tmp_path / "run"
@@ -60,3 +68,11 @@ def test_a_closed_pipe_does_not_lose_the_run(words: list[str], tmp_path: Path, r
     run = remuda.Run(out)
     assert run.finished
     assert run.result["episodes"] == 12
+
+
+def test_counts_are_integers_and_results_are_floats_even_if_whole(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.csv"
+    path.write_text("round,episodes,agent_steps,wall_s,agent,player,return\n1,4,160,2,0,ppo,3\n1,4,160,2,1,ppo,\n")
+    kinds = {name: column.dtype.kind for name, column in read_table(path).items()}
+    whole = dict.fromkeys(("round", "episodes", "agent_steps", "agent"), "i")
+    assert kinds == {**whole, "wall_s": "f", "player": "U", "return": "f"}

@@ -233,3 +233,9 @@ def test_a_run_resumed_with_trust_is_ones_own_from_then_on(run: Path, stranger: 
 )
 def test_names_of_code_are_found_wherever_they_stand(settings: dict[str, Any], names: list[str]) -> None:
     assert trust.names_of_code(settings) == names
+
+
+def test_a_learner_with_options_of_its_own_is_a_name_of_code_too() -> None:
+    """`ppo@0` tells agents of one algorithm apart; what stands before the `@` is imported."""
+    assert "strange_game:Body" in trust.names_of_code({"learners": {"0": "strange_game:Body@0"}})
+    assert trust.names_of_code({"learners": {"0": "ppo@0", "1": "frozen:runs/a@b:c/0"}}) == []

@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -77,11 +78,33 @@ def test_variants_grid_and_seeds_are_crossed() -> None:
         ({"variants": {"a": {"worlds": 0}}}, "variant 'a': worlds=0"),
         ({"baseline": "b"}, "no variant"),
         ({"sedes": 3}, "did you mean 'seeds'"),
+        ({"metric": "gmes"}, "variant 'treasurehunt': unknown metric 'gmes': did you mean 'gems'"),
+        ({"group": "nobody"}, "the game has"),
     ],
 )
 def test_designs_that_make_no_sense_are_refused(keys: dict[str, Any], sentence: str) -> None:
     with pytest.raises(remuda.RemudaError, match=sentence):
         names(**keys)
+
+
+def test_variants_with_and_without_reward_transforms_compare_by_what_the_game_pays(
+    file: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Both act alike, as nothing is learned: so the game pays both the same, and the team's return is a sum of that."""
+    variants = {"individual": {}, "team": {"reward.team": 1}}
+    settings = {"learner": "iqn", "lr": 0, "epsilon": 1, "total_episodes": 4, "evaluate_episodes": 4}
+    path = file(settings=settings, variants=variants, seeds=1, metric="game_return")
+    done = remuda.study(path, out=tmp_path / "out", side_by_side=1)
+    shown = capsys.readouterr().err
+    assert "warning" not in shown
+    assert re.search(r"1/2 individual/seed-0 finished; about \d+ s left", shown)
+    individual, team = done.report.variants
+    assert individual.values == pytest.approx(team.values, rel=1e-4)
+    assert not np.isnan(individual.scores[0].error)
+    received = remuda.study(path, out=tmp_path / "out", side_by_side=1, metric="return")
+    assert received.report.variants[1].values == pytest.approx(2 * received.report.variants[0].values, rel=1e-4)
+    assert "variants differ in reward.*" in capsys.readouterr().err
+    assert "metric=game_return" in str(received)
 
 
 @pytest.mark.promise
@@ -100,8 +123,10 @@ def test_a_study_grows_and_runs_nothing_twice(file: Callable[..., Path], tmp_pat
     assert {path: path.stat().st_mtime_ns for path in before if path.name != ".lock"} == {
         path: time_ns for path, time_ns in before.items() if path.name != ".lock"
     }
-    with pytest.raises(RunError, match="was made with another total_episodes"):
+    with pytest.raises(RunError, match="as it is now in total_episodes"):
         remuda.study(file(settings={"total_episodes": 6}, grid={"lr": [0.001]}, seeds=1), out=out, quiet=True)
+    with pytest.raises(RunError, match=r"as it is now in options\.reward"):
+        remuda.study(file(settings={"reward.team": 1}, grid={"lr": [0.001]}, seeds=1), out=out, quiet=True)
 
 
 def test_a_study_goes_on_where_auto_chose_the_engine(file: Callable[..., Path], tmp_path: Path) -> None:

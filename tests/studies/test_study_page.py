@@ -77,7 +77,7 @@ def test_nothing_is_cut_off_or_wider_than_the_screen(browser: Browser, folder: P
         assert page.evaluate(left) == pytest.approx([0] * page.locator(".wide").count(), abs=1)
 
 
-def test_pictures_are_there_as_svg_and_pdf(folder: Path) -> None:
+def test_pictures_are_there_as_svg_pdf_and_png(folder: Path) -> None:
     for path in sorted((folder / "figures").iterdir()):
-        assert path.read_bytes().startswith({".svg": b"<?xml", ".pdf": b"%PDF-"}[path.suffix])
-    assert len([*(folder / "figures").iterdir()]) == 12
+        assert path.read_bytes().startswith({".svg": b"<?xml", ".pdf": b"%PDF-", ".png": b"\x89PNG"}[path.suffix])
+    assert len([*(folder / "figures").iterdir()]) == 18

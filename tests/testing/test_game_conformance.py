@@ -12,14 +12,17 @@ from numba.core.errors import TypingError
 
 from remuda.core.errors import ConfigError, UnknownName, message_of
 from remuda.core.game import GameEntry
+from remuda.core.kernels import uncompiled
 from remuda.games.registry import SHIPPED
 from remuda.testing import BROKEN, ERRANDS, ODD, RESPAWN
 from remuda.testing.check import check
 from remuda.testing.game_conformance import CHECKS
 
 RUNS = "episodes run, with parallel actions and without"
+UNCOMPILED = "rules run uncompiled, where every index is checked"
 BREAKS = {
     "oneaction": "the spec is valid",
+    "outofbounds": UNCOMPILED,
     "raises": RUNS,
     "outofspace": "observations stay in their space",
     "nanreward": "rewards are finite",
@@ -86,6 +89,29 @@ def test_what_a_game_raises_becomes_a_finding() -> None:
     assert f"raised ZeroDivisionError in {where}: a bug of the game's author" in problem
 
 
+def test_an_index_out_of_bounds_is_told_with_its_line_before_anything_compiled_runs() -> None:
+    findings = check(BROKEN["outofbounds"])
+    assert [finding.good for finding in findings] == [True, False]
+    problem = str(findings[-1].problem)
+    assert "raised IndexError: index 3 is out of bounds for axis 2 with size 3 in _write_ones (" in problem
+    assert problem.endswith(": out[w, i, n] = 1")
+
+
+def test_compiled_code_runs_compiled_after_a_check() -> None:
+    compiled = np.zeros(1)
+    with pytest.raises(UnboundLocalError), uncompiled() as raised:
+        _is_unbound_in_python(compiled)
+    assert [type(error) for error in raised] == [UnboundLocalError]
+    assert _is_unbound_in_python(compiled) == 0
+
+
+@njit
+def _is_unbound_in_python(array: Any) -> Any:
+    if array[0] > 0:
+        found = 1
+    return found
+
+
 def test_problems_say_where() -> None:
     problem = "a reward of nan for agent 2 in turn 4 of train episode 0, world 0"
     assert problem in broken_promises(BROKEN["nanreward"]).values()
@@ -111,34 +137,34 @@ def test_a_type_error_of_numba_is_told_once_with_its_place() -> None:
             return 0, {}
 
         def step(self, action: Any) -> tuple[int, float, bool, bool, dict[str, Any]]:
-            _calls_an_attribute_that_arrays_lack(np.zeros(2))
+            _calls_what_numba_lacks(np.zeros(2))
             return 0, 0.0, True, False, {}
 
     last = check(Untyped)[-1]
     lines = str(last.problem).splitlines()
-    assert [line for line in lines if "Unknown attribute 'colour'" in line]
-    assert [line for line in lines if line.strip() == "return array.colour"]
+    assert [line for line in lines if "Unknown attribute 'tobytes'" in line]
+    assert [line for line in lines if line.strip() == "return array.tobytes()"]
     assert len(lines) == len(set(lines)) <= 6
     assert "\x1b" not in str(last.problem)
 
 
 def test_a_run_tells_a_type_error_of_numba_once_too() -> None:
     with pytest.raises(TypingError) as raised:
-        _calls_an_attribute_that_arrays_lack(np.zeros(2))
+        _calls_what_numba_lacks(np.zeros(2))
     lines = message_of(raised.value).splitlines()
-    assert "Unknown attribute 'colour' of type array(float64, 1d, C)" in lines
+    assert "Unknown attribute 'tobytes' of type array(float64, 1d, C)" in lines
     assert len(lines) == len(set(lines)) <= 5
     assert "\x1b" not in "".join(lines)
 
 
 @njit
-def _calls_an_attribute_that_arrays_lack(array: Any) -> Any:
-    return _reads_colour(array)
+def _calls_what_numba_lacks(array: Any) -> Any:
+    return _as_bytes(array)
 
 
 @njit
-def _reads_colour(array: Any) -> Any:
-    return array.colour
+def _as_bytes(array: Any) -> Any:
+    return array.tobytes()
 
 
 def test_an_unknown_game_raises() -> None:

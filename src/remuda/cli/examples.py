@@ -19,26 +19,35 @@ def examples(
     to: Annotated[Path, typer.Option(help="the folder to copy it to")] = Path(),
 ) -> None:
     """List the examples, or copy one to read and change it."""
-    found = {path.stem: path for path in sorted(_folder().glob("*.py"))}
+    found = {path.stem: path for path in sorted(_folder().iterdir()) if path.suffix in (".py", ".yaml")}
     if name is None:
         table = Table("example", "what it shows")
         for stem, path in found.items():
-            table.add_row(stem, (ast.get_docstring(ast.parse(path.read_text("utf-8"))) or "").split("\n")[0])
+            table.add_row(stem, _summary(path))
         QuietConsole(markup=False).print(table)
         print("copy one with `remuda examples NAME`")
         return
-    stem = name.removesuffix(".py")
+    stem = name.removesuffix(".py").removesuffix(".yaml")
     if stem not in found:
         raise UnknownName("example", name, found)
     target = to / found[stem].name
     try:
+        to.mkdir(parents=True, exist_ok=True)
         with target.open("x", encoding="utf-8") as file:
             file.write(found[stem].read_text("utf-8"))
     except FileExistsError:
-        raise ConfigError(f"{target} exists already: choose another folder with --to") from None
+        taken = target if to.is_dir() else to
+        raise ConfigError(f"{taken} exists already: choose another folder with --to") from None
     except OSError as error:
         raise ConfigError(f"--to {to}: {error.strerror}; name a folder that can be written to") from None
     print(target)
+
+
+def _summary(path: Path) -> str:
+    """The first line of a module's docstring, or of the comment at the top of a study file."""
+    text = path.read_text("utf-8")
+    told = ast.get_docstring(ast.parse(text)) if path.suffix == ".py" else text.removeprefix("# ")
+    return (told or "").split("\n")[0]
 
 
 def _folder() -> Path:

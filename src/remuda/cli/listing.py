@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
 
 import remuda
+from remuda.cli.words import Words, settings_from
 from remuda.core.console import QuietConsole
 from remuda.core.errors import ConfigError
 
@@ -18,33 +19,42 @@ if TYPE_CHECKING:
     from remuda.runs.listing import Setting
 
 
-def games(name: Annotated[str | None, typer.Argument(help="show this game's options")] = None) -> None:
-    """List the games, or show what agents of one see and do, and its options."""
+def games(
+    name: Annotated[str | None, typer.Argument(help="show this game's options")] = None, words: Words = None
+) -> None:
+    """List the games, or show what agents of one see and do, and its options.
+
+    `remuda games treasurehunt radius=3`: what agents see with this option
+    """
     if name:
         from remuda.games.registry import find_game
 
         entry = find_game(name)
         print(f"{entry.name}: {entry.summary}")
-        _print_groups(entry)
+        _print_groups(entry, settings_from(words))
         _print_options(entry.options)
         return
     _print_names("game", remuda.list_games())
 
 
-def _print_groups(entry: GameEntry) -> None:
-    """What agents see and do with default options, a line per group."""
+def _print_groups(entry: GameEntry, options: dict[str, Any]) -> None:
+    """What agents see and do with these options, a line per group."""
     import numpy as np
 
     from remuda.core.game import make_game
 
     try:
-        groups = make_game(entry, {}, [0]).spec.groups
-    except ConfigError as error:  # options without a default
+        groups = make_game(entry, entry.options.resolve_aliases(options), [0]).spec.groups
+    except ConfigError as error:
+        if options:
+            raise
+        # It has options without a default.
         print(f"what agents see depends on options: {error}")
         return
     for group in groups:
         seen = f"{np.dtype(group.obs_dtype)} of shape {group.obs_shape}"
-        print(f"{group.name}, {group.size} agent(s) by default: {seen} in, {group.gymnasium_actions} out")
+        default = "" if options else " by default"
+        print(f"{group.name}, {group.size} agent(s){default}: {seen} in, {group.gymnasium_actions} out")
 
 
 def engines() -> None:
@@ -69,24 +79,26 @@ def learners(name: Annotated[str | None, typer.Argument(help="show this learner'
 
 
 def settings(
-    name: Annotated[str | None, typer.Argument(help="show the options of this learner or game")] = None,
+    name: Annotated[str | None, typer.Argument(help="only those of this game or learner, or of `reward`")] = None,
 ) -> None:
-    """List the settings of a plan, and the presets, or the options of a learner or game."""
-    if name:
-        _print_settings(remuda.list_settings(name))
-        return
-    from remuda.core.plan import ParallelSwitches, Plan
+    """List the settings of a plan, the transforms of rewards and the presets; games and learners have more."""
+    from remuda.core.plan import ParallelSwitches
+    from remuda.runs.listing import describe_options
     from remuda.runs.settings import PRESETS
     from remuda.studies.workflows.options import SearchOptions
 
-    _print_options(Plan)
+    _print_settings(remuda.list_settings(name))
+    if name:
+        return
+    print("reward.NAME: what reaches the agents of any game, made from what it pays (docs/games/social.md)")
+    _print_settings(remuda.list_settings("reward"))
     print("of a search (`remuda search`)")
-    _print_options(SearchOptions)
+    _print_settings(describe_options(SearchOptions))
     print("parallel={…}: the familiar switches, mapped onto engines")
-    _print_options(ParallelSwitches)
+    _print_settings(describe_options(ParallelSwitches))
     table = Table("preset", "what it sets")
-    for name, preset in PRESETS.items():
-        table.add_row(name, " ".join(f"{key}={value}" for key, value in preset.items()))
+    for preset_name, preset in PRESETS.items():
+        table.add_row(preset_name, " ".join(f"{key}={value}" for key, value in preset.items()))
     QuietConsole(markup=False).print(table)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
+from rich.table import Column, Table
 
 import remuda
 from remuda.cli.words import Checkpoint, Exploration, Json, Trust, Words, refuse_arguments, settings_from
@@ -44,11 +44,14 @@ def evaluate(
 
         print(to_json(scores.summary()))
         return
-    header, *rows = scores.rows()
-    table = Table(*header)
-    for row in rows:
-        table.add_row(*row)
-    QuietConsole(markup=False).print(table)
+    from remuda.runs.display import fitting_tables
+
+    console = QuietConsole(markup=False)
+    for header, *rows in fitting_tables(scores.rows(), console.width, gap=3):
+        table = Table(*(Column(name, overflow="fold") for name in header))  # whole names, also on a narrow terminal
+        for row in rows:
+            table.add_row(*row)
+        console.print(table)
     print(scores.headline())
 
 

@@ -27,12 +27,12 @@ def study(
 ) -> None:
     """Run seeds × variants side by side, with statistics at the end.
 
-    `remuda study benchmarks/studies/treasurehunt.yaml`
+    `remuda examples team_reward`, then `remuda study team_reward.yaml`
 
     Killed or stopped, the same command goes on; runs that are there are not run again when the study grows. Words are
-    settings of every run.
+    settings of every run, or the file's `metric`, `baseline` and `margin`.
     """
-    settings = refuse_arguments(remuda.study, settings_from(words), "game")
+    settings = refuse_arguments(remuda.study, settings_from(words), "game", "metric", "baseline", "margin")
     conclude(remuda.study(file, seeds=seeds, side_by_side=side_by_side, on=on, out=out, **settings), as_json)
 
 

@@ -54,6 +54,10 @@ def first_line(error: BaseException) -> str:
     return (message_of(error).splitlines() or [type(error).__name__])[0]
 
 
+LISTED_BY = {"setting": "`remuda settings`, `remuda games NAME` and `remuda learners NAME`"}
+"""Commands that list names, of kinds with too many for a message."""
+
+
 class RemudaError(Exception):
     """The root: catch this to catch every error that remuda raises on purpose."""
 
@@ -67,13 +71,14 @@ class ConfigError(UsageError):
 
 
 class UnknownName(UsageError):
-    """The name does not exist; the message offers the nearest valid one."""
+    """The name does not exist; the message offers the nearest valid one, or says which there are."""
 
     def __init__(self, kind: str, name: str, valid: Iterable[str]) -> None:
         names = sorted(valid)
         by_case = {own.lower(): own for own in names}
         near = get_close_matches(name.lower(), by_case, n=1, cutoff=0.55)
-        hint = f"did you mean {by_case[near[0]]!r}?" if near else f"valid: {', '.join(names)}."
+        listed = f"valid: {', '.join(names)}." if kind not in LISTED_BY else f"{LISTED_BY[kind]} list all."
+        hint = f"did you mean {by_case[near[0]]!r}?" if near else listed
         super().__init__(f"unknown {kind} {name!r}: {hint}")
 
 

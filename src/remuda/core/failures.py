@@ -43,6 +43,7 @@ class SkippedUpdates:
     updates: int
     reason: str
     traceback: str = ""  # if the learner raised
+    refusal: str = ""  # what is wrong with the learner itself, if remuda says so: no later update can be made
 
     def __str__(self) -> str:
         first, last = self.agents

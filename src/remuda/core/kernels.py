@@ -12,13 +12,15 @@ import logging
 import os
 import stat
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeVar, cast, overload
 
 import numba
 import numpy as np
+from numba.core.dispatcher import Dispatcher
 
 F = TypeVar("F", bound=Callable[..., Any])
 _PACKAGE = Path(__file__).parent.parent
@@ -65,6 +67,31 @@ def _compile(function: F, arithmetic: bool, inline: bool) -> F:
         return cast(F, numba.njit(cache=True, **settings)(function))
     finally:
         numba.config.CACHE_DIR = previous
+
+
+@contextmanager
+def uncompiled() -> Iterator[list[Exception]]:
+    """Run every kernel as plain Python in this block: slow, but indices are checked, and errors have a line.
+
+    It holds for all threads of the process. The list gets what kernels raise.
+    """
+    raised: list[Exception] = []
+
+    def call(dispatcher: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return dispatcher.py_func(*args, **kwargs)
+        except Exception as error:
+            raised.append(error)
+            raise
+
+    # numba's own class has no __call__ in Python: it inherits one of C, which counts again once ours is deleted.
+    dispatchers: Any = Dispatcher
+    dispatchers.__call__ = call
+    try:
+        with np.errstate(over="ignore"):  # as in `_compile`
+            yield raised
+    finally:
+        del dispatchers.__call__
 
 
 def source_file(thing: Any) -> Path | None:

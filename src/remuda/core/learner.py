@@ -63,7 +63,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from remuda.core.errors import CheckpointError, message_of
+from remuda.core.errors import CheckpointError, ConfigError, message_of
 from remuda.core.failures import SkippedUpdates, format_traceback
 from remuda.core.fragment import Fragment, slice_agents
 from remuda.core.game import Group
@@ -199,8 +199,11 @@ class Learner(ABC):
             first = self.context.herd_first
             reason = f"learning raised {type(error).__name__}: {message_of(error)}"
             self.skipped_updates.append(
-                SkippedUpdates((first, first + self.context.agents), count, reason, format_traceback(error))
-            )
+                SkippedUpdates(
+                    (first, first + self.context.agents), count, reason, format_traceback(error),
+                    refusal=str(error) if isinstance(error, ConfigError) else "",
+                )
+            )  # fmt: skip
 
     def note_skipped_updates(self, counts: NDArray[np.int64], reason: str = "their gradients were not finite") -> None:
         """Report updates per agent, (agents,), that were not made, by default because of their gradients."""

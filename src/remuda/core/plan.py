@@ -12,7 +12,14 @@ from remuda.core.options import Options
 
 EPISODES_PER_EVALUATED = 20
 """Training episodes for each evaluation episode, by default."""
+FROZEN = "frozen"
+"""Prefix of a player that is a trained agent of another run: frozen:RUN/agent."""
 UpdateRate = Annotated[float, Field(gt=0, le=1000)]
+
+
+def learner_of(player: str) -> str:
+    """The learner without the part of a name that tells its options apart: `ppo` of `ppo@0`."""
+    return player if player.startswith(f"{FROZEN}:") else player.partition("@")[0]
 
 
 class Plan(Options):
@@ -30,7 +37,11 @@ class Plan(Options):
         description="the learner or player of all agents that `learners` does not list: a name, or module:Class of "
         "your own; from Python also the class",
     )
-    learners: dict[str, str] = Field({}, description="per agent or range of agents, e.g. {0-3: iqn, 4: random}")
+    learners: dict[str, str] = Field(
+        {},
+        description="per agent or range of agents, e.g. {0-3: iqn, 4: random}; with options of their own: "
+        "{0: {learner: ppo, body: gru}, 1-2: ppo}",
+    )
     learner_options: dict[str, dict[str, Any]] = Field({}, description="options of each learner, by its name")
     episodes_per_update: int | None = Field(None, ge=1, description="episodes in a round; default: worlds")
     updates_per_episode: UpdateRate | list[UpdateRate] = Field(
@@ -114,7 +125,7 @@ class Plan(Options):
         """The names in it that may stand for objects of a Python session."""
         values = [value for options in self.learner_options.values() for value in options.values()]
         strings = [value for value in values if isinstance(value, str)]
-        return [self.game, self.learner, *self.learners.values(), *strings]
+        return [self.game, *map(learner_of, (self.learner, *self.learners.values())), *strings]
 
     @property
     def round_episodes(self) -> int:

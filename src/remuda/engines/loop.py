@@ -20,7 +20,7 @@ from typing import Protocol
 
 from pydantic import Field
 
-from remuda.core.errors import Stopped, StorageError
+from remuda.core.errors import ConfigError, LearnerError, Stopped, StorageError
 from remuda.core.fragment import Purpose
 from remuda.core.plan import Plan
 from remuda.core.saved_state import SavedState
@@ -90,6 +90,7 @@ class Loop:
         0  # the newest version the listener was told of: after a rewind, rounds up to it are not told again
     )
     _consistent: bool = False  # collectors and trainers have started, and no learner is in the middle of an update
+    _ending: bool = False  # an error ended the run: what is learned is being saved
     _unsaved: bool = False  # the end of the plan is reached and not saved: learners may be lost meanwhile
     _unfinished: dict[int, list[int]] = field(default_factory=dict)  # by rounds of a checkpoint: as in LoopState
     _saved_at: float = field(default_factory=time.monotonic)
@@ -114,7 +115,8 @@ class Loop:
             while not self._train():
                 self._rewind()
         except BaseException as error:
-            if isinstance(error, Stopped) or (self._consistent and not isinstance(error, StorageError)):
+            if isinstance(error, Stopped) or (self._consistent and not self._is_void(error)):
+                self._ending = True
                 with suppress(LostRounds):  # then the last checkpoint stands
                     self._learn_complete_rounds()
                     self._save()
@@ -122,6 +124,12 @@ class Loop:
         finally:
             self.trainers.close()  # first: they may have to fetch from where collectors are
             self.collectors.close()
+
+    def _is_void(self, error: BaseException) -> bool:
+        """Whether nothing is to be saved: it cannot be, or the learners were refused before they had learned at all."""
+        if isinstance(error, ConfigError):
+            return not any(self.trainers.steps().values())
+        return isinstance(error, StorageError)
 
     def _train(self) -> bool:
         """Train to the end of the plan; returns False if rounds were lost with their learners."""
@@ -320,7 +328,11 @@ class Loop:
             if update.version > self._reported:
                 self._reported = update.version
                 self.listener.learned(self, update)
-                self.failure_log.note_skipped_updates(update.skipped_updates)
+                try:
+                    self.failure_log.note_skipped_updates(update.skipped_updates)
+                except (ConfigError, LearnerError):
+                    if not self._ending:  # later rounds may fail as the one did that ended the run
+                        raise
 
     def _publish(self, version: int) -> None:
         while self._held and self._held[0].version <= version:

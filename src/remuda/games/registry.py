@@ -153,10 +153,11 @@ def _hint_at_library(name: str) -> None:
 
         if name in gymnasium.registry:
             raise ConfigError(f"unknown game {name!r}: an environment of Gymnasium is called 'gymnasium:{name}' here")
-    if re.fullmatch(r"\w+_v\d+", name):
+    if re.fullmatch(r"(\w+\.)*\w+_v\d+", name):
+        module = name if "." in name else f"mpe2.{name}"
         raise ConfigError(
             f"unknown game {name!r}: an environment of PettingZoo is called by its factory here, e.g. "
-            f"'mpe2.{name}:parallel_env'"
+            f"'{module}:parallel_env'"
         )
 
 

@@ -51,10 +51,13 @@ class Body:
         with rng.torch_seeded(key):
             try:
                 module = self.factory(obs_shape=self.group.obs_shape, frames=self.frames, width=self.width)
-                if isinstance(module, nn.Module) and any(map(nn.parameter.is_lazy, module.parameters())):
-                    module(self._zeros())  # lazy modules get their shapes, and draw their weights, now
             except Exception as error:  # the user's code may raise anything
-                raise ConfigError(f"body={self.path!r} raised {type(error).__name__}: {message_of(error)}") from error
+                raise ConfigError(
+                    f"body={self.path!r} raised {type(error).__name__}: {message_of(error)}; it was called with "
+                    f"obs_shape={self.group.obs_shape}, frames={self.frames}, width={self.width}"
+                ) from error
+            if isinstance(module, nn.Module) and any(map(nn.parameter.is_lazy, module.parameters())):
+                self._call(module)  # lazy modules get their shapes, and draw their weights, now
         if not isinstance(module, nn.Module):
             raise ConfigError(f"body={self.path!r} made a {type(module).__name__}, not a torch nn.Module")
         for submodule in module.modules():
@@ -65,17 +68,24 @@ class Body:
                 )
         return module
 
-    def _zeros(self) -> Tensor:
-        return torch.zeros((MIN_ROWS, self.frames, *self.group.obs_shape))
+    def _call(self, module: nn.Module) -> Any:
+        """What the module makes of zeros; raises ConfigError with the shape of its input if it raises."""
+        x = torch.zeros((MIN_ROWS, self.frames, *self.group.obs_shape))
+        try:
+            with torch.no_grad():
+                return module(x)
+        except Exception as error:  # the user's code may raise anything
+            raise ConfigError(
+                f"body={self.path!r} raised {type(error).__name__}: {message_of(error)}; "
+                f"its input is (rows, frames, *obs_shape) = {tuple(x.shape)}"
+            ) from error
 
     def _check_output(self) -> None:
-        x = self._zeros()
-        with torch.no_grad():
-            shape = tuple(self.template(x).shape)
+        found = self._call(self.template)
+        shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
         if shape != (MIN_ROWS, self.width):
-            raise ConfigError(
-                f"body={self.path!r} maps {tuple(x.shape)} to {shape}; it should give {(MIN_ROWS, self.width)}"
-            )
+            given = (MIN_ROWS, self.frames, *self.group.obs_shape)
+            raise ConfigError(f"body={self.path!r} maps {given} to {shape}; it should give {(MIN_ROWS, self.width)}")
 
     def initial_weights(self, key: np.uint64) -> NDArray[np.float32]:
         """Initial weights of one agent as the module itself draws them, flat."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,13 +14,14 @@ from numpy.typing import NDArray
 from remuda.core.errors import ConfigError, UnknownName
 from remuda.core.game import GameSpec, Group
 from remuda.core.learner import Learner, LearnerContext
-from remuda.core.plan import Plan
+from remuda.core.plan import FROZEN, Plan
 from remuda.core.policy import Policy, PolicyBinding
 from remuda.core.ranges import split_evenly
 from remuda.games.registry import find_game
 from remuda.learners.devices import acting_device, device_of_agent
-from remuda.learners.registry import FROZEN, PLAYERS, find_learner, is_learner, learner_names, learner_options
+from remuda.learners.registry import PLAYERS, find_learner, is_learner, learner_names, learner_options
 from remuda.learners.single_agent.base import SingleAgentLearner
+from remuda.learners.single_agent.policy import SingleAgentPolicy
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,8 @@ def assign(plan: Plan, spec: GameSpec) -> list[Part]:
     rates = plan.updates_per_episode
     if isinstance(rates, list) and len(rates) != spec.agents:
         raise ConfigError(
-            f"updates_per_episode lists {len(rates)} numbers: give one, or one for each of {spec.agents} agents"
+            f"updates_per_episode lists {len(rates)} value{'s' * (len(rates) != 1)} for a herd of {spec.agents}: "
+            "give one value, or one per agent of the whole herd"
         )
     parts: list[Part] = []
     for index, group in enumerate(spec.groups):
@@ -171,13 +172,28 @@ def make_learner(
 
 
 def stacking_lines(plan: Plan, spec: GameSpec, parts: Iterable[Part]) -> Iterator[str]:
-    """For learners written for one agent: whether agents are computed together, by a test with two of them."""
-    for player, part in {part.player: part for part in parts if part.learns and part.agents > 1}.items():
-        if issubclass(find_learner(player), SingleAgentLearner):
-            own = make_learner(part, plan, spec, "cpu", (0, 2))
-            assert isinstance(own, SingleAgentLearner)
-            with suppress(Exception):  # the user's loss may raise anything; the run will say so when it learns
-                yield f"{player}: agents are computed {own.try_stacking()}"
+    """For learners written for one agent: whether agents are computed together, by a test with two of them.
+
+    Raises ConfigError if the network or the loss does not return what it should.
+    """
+    learning = sorted((part for part in parts if part.learns), key=lambda part: part.agents)
+    for player, part in {part.player: part for part in learning}.items():
+        kind, group = find_learner(player), spec.groups[part.group]
+        if not issubclass(kind, SingleAgentLearner):
+            continue
+        policy = kind.make_policy(group, 1, learner_options(plan, player), plan.precision, "cpu")
+        assert isinstance(policy, SingleAgentPolicy)
+        policy.try_network()
+        own = make_learner(part, plan, spec, "cpu", (0, min(part.agents, 2)))
+        assert isinstance(own, SingleAgentLearner)
+        try:
+            stacking = own.try_stacking()
+        except ConfigError:
+            raise
+        except Exception:  # the user's loss may raise anything; the run will say so when it learns
+            continue
+        if part.agents > 1:
+            yield f"{player}: agents are computed {stacking}"
 
 
 def weights_sha256(policies: Iterable[Policy]) -> str:

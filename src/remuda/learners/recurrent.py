@@ -24,8 +24,8 @@ CELLS = ("gru", "lstm")
 class RecurrentCell:
     """A GRU or an LSTM. It holds no weights: they are arguments."""
 
-    def __init__(self, kind: str, inputs: int, width: int, precision: str, option: str = "width") -> None:
-        """`option` is the name by which the user gives the width."""
+    def __init__(self, kind: str, inputs: int, width: int, precision: str, option: str = "features") -> None:
+        """`option` is the name by which the user gives the width, with its learner: a herd may have several."""
         if padded(width) != width:
             raise ConfigError(f"body={kind} has {option}={width}: give a multiple of 8, e.g. {option}={padded(width)}")
         self.kind, self.inputs, self.width, self.precision = kind, inputs, width, precision

@@ -10,27 +10,27 @@ from remuda.core import session
 from remuda.core.code_names import load_code
 from remuda.core.errors import ConfigError, UnknownName
 from remuda.core.learner import Learner
-from remuda.core.plan import Plan
+from remuda.core.plan import FROZEN, Plan, learner_of
 from remuda.core.policy import Policy, RandomPolicy
 from remuda.learners.iqn.learner import IQN
 from remuda.learners.ppo.learner import PPO
 
 SHIPPED_LEARNERS: dict[str, type[Learner]] = {"iqn": IQN, "ppo": PPO}
 PLAYERS: dict[str, type[Policy]] = {"random": RandomPolicy}
-FROZEN = "frozen"
-"""Prefix of a player that is a trained agent of another run: frozen:RUN/agent."""
 ENTRY_POINTS = "remuda.learners"
 """The group of entry points by which an installed package offers learners."""
 
 
 def is_learner(name: str) -> bool:
     """Whether a player of this name learns, by the form of the name: nothing is imported."""
+    name = learner_of(name)
     own = ":" in name and not name.startswith(f"{FROZEN}:")
     return own or name in SHIPPED_LEARNERS or name in installed_learners()
 
 
 def find_learner(name: str) -> type[Learner]:
     """The learner of this name; raises ConfigError or UnknownName if there is none."""
+    name = learner_of(name)
     if name in SHIPPED_LEARNERS:
         return SHIPPED_LEARNERS[name]
     if session.is_session_name(name):
@@ -92,5 +92,13 @@ def learner_names() -> list[str]:
 
 
 def learner_options(plan: Plan, name: str) -> Any:
-    """The options that a plan gives a learner, validated."""
-    return find_learner(name).options_type().read(plan.learner_options.get(name, {}), f"learner {name}")
+    """The options that a plan gives a learner, validated; `ppo@0` has those of `ppo` where it has none of its own."""
+    given = {**plan.learner_options.get(learner_of(name), {}), **plan.learner_options.get(name, {})}
+    try:
+        return find_learner(name).options_type().read(given, f"learner {name}")
+    except ConfigError as error:
+        listed = next((key for key, own in given.items() if isinstance(own, list) and f"{key}=[" in str(error)), None)
+        if listed is None or not given[listed]:
+            raise
+        form = f"learners={{0: {{learner: {learner_of(name)}, {listed}: {given[listed][0]}}}}}"
+        raise ConfigError(f"{error}; for agents that differ in it, {form}") from None

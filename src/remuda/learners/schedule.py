@@ -11,12 +11,34 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from remuda.core.errors import ConfigError
+from remuda.core.options import Options
 
 Value = float | str
 PerAgent = Value | list[Value]
 Count = Annotated[int, Field(ge=1)]
 Passes = Count | list[Count]
 """How often a round is learned from: one number, or one per agent."""
+
+
+def per_agent_options(kind: type[Options], *types: Any) -> list[str]:
+    """Options that are declared with one of the types, `PerAgent` and `Passes`, there or in a class above."""
+    declared = [own.model_fields for own in kind.__mro__ if issubclass(own, Options)]
+    return [
+        name
+        for name in kind.model_fields
+        if any(name in fields and fields[name].annotation in types for fields in declared)
+    ]
+
+
+def check_lists(options: Options, learner: str, herd: int) -> None:
+    """Refuse a list whose length is not the number of agents of the whole herd, those of other learners included."""
+    for name in per_agent_options(type(options), PerAgent, Passes):
+        value = getattr(options, name)
+        if isinstance(value, list) and len(value) != herd:
+            raise ConfigError(
+                f"{name} of learner {learner} lists {len(value)} value{'s' * (len(value) != 1)} for a herd of {herd}: "
+                "give one value, or one per agent of the whole herd, also if only some have this learner"
+            )
 
 
 @dataclass(frozen=True)

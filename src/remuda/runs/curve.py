@@ -78,7 +78,7 @@ def _draw_returns(axes: Any, run: RunDirectory, returns: Any, episodes: Any, wei
             fmt="o", color="crimson", capsize=3, label="evaluation (greedy, 95 %)",
         )  # fmt: skip
     title = f"{run.plan.game}, {agents} {'agent' if agents == 1 else 'agents'}"
-    axes.set(xlabel="episodes", ylabel="return per episode", title=title)
+    axes.set(xlabel="episodes", ylabel="return per episode and agent", title=title)
     axes.legend(fontsize="x-small", ncols=2)
 
 

@@ -20,7 +20,7 @@ from remuda.core.errors import CheckpointError, ConfigError, RunError, first_lin
 from remuda.core.game import GameSpec, Group
 from remuda.core.json_text import to_json
 from remuda.core.learner import COUNTERS
-from remuda.core.plan import Plan
+from remuda.core.plan import Plan, learner_of
 from remuda.core.policy import Policy
 from remuda.core.yamlfile import read_yaml
 from remuda.games.registry import AnyGame, find_game, game_name
@@ -34,10 +34,11 @@ from remuda.runs.storage import absolute, shown
 from remuda.runs.trust import check_trust
 from remuda.runs.zoo import FOLDER, is_zoo_name, zoo_path
 
-__all__ = ["CONFIG", "RESULT", "RunDirectory", "to_json"]
+__all__ = ["CONFIG", "CONSOLE_LOG", "RESULT", "RunDirectory", "to_json"]
 T = TypeVar("T")
 CONFIG = "config.yaml"
 RESULT = "result.json"
+CONSOLE_LOG = "console.log"
 MAX_SHOWN = 3
 """Runs that an error message names."""
 
@@ -88,7 +89,7 @@ class RunDirectory:
         config = read_yaml(self.path / CONFIG)
         listed = config.get("learners")
         players = [config.get("learner"), *(listed.values() if isinstance(listed, dict) else [])]
-        names = {name for name in players if session.is_session_name(name)}
+        names = {name for own in players if session.is_session_name(name := learner_of(str(own)))}
         for own in classes:
             learner = check_learner(own, getattr(own, "__name__", repr(own)))
             fitting = [name for name in names if name.startswith(f"{session.PREFIX}{learner.__name__}-")]
@@ -125,6 +126,11 @@ class RunDirectory:
     def evaluations(self) -> Table:
         """Evaluations as columns, one entry per evaluation and agent."""
         return read_table(self.path / "evaluations.csv")
+
+    @property
+    def system(self) -> Table:
+        """How the engine did, as columns, one entry per round: times, waiting, policy lag."""
+        return read_table(self.path / "system.csv")
 
     @property
     def result(self) -> Row:

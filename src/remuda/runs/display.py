@@ -25,6 +25,33 @@ def text_table(rows: Sequence[Sequence[str]]) -> str:
     )
 
 
+def fitting_tables(rows: Sequence[Sequence[str]], columns: int, gap: int) -> list[list[list[str]]]:
+    """The table itself if it fits into so many columns of text; else its columns as rows, in one or more tables.
+
+    `gap` are the columns of text that each column of the table takes besides its cells.
+    """
+    if _table_width(rows, gap) <= columns:
+        return [[list(row) for row in rows]]
+    turned = [list(column) for column in zip(*rows, strict=True)]
+    tables, first = [], 1
+    while first < len(rows):
+        last = len(rows)
+        while last > first + 1 and _table_width(_columns(turned, first, last), gap) > columns:
+            last -= 1
+        tables.append(_columns(turned, first, last))
+        first = last
+    return tables
+
+
+def _columns(rows: Sequence[Sequence[str]], first: int, last: int) -> list[list[str]]:
+    """The first column, and columns first … last-1."""
+    return [[row[0], *row[first:last]] for row in rows]
+
+
+def _table_width(rows: Sequence[Sequence[str]], gap: int) -> int:
+    return sum(max(map(len, column)) + gap for column in zip(*rows, strict=True)) + 1
+
+
 def html_table(rows: Sequence[Sequence[str]], header: bool = True) -> str:
     """The same as HTML. Every cell is escaped: what a run directory says is shown, never executed."""
     lines = []

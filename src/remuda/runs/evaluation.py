@@ -18,7 +18,7 @@ from remuda.core.game import GameSpec
 from remuda.core.machine import cores
 from remuda.core.plan import Plan
 from remuda.core.policy import PolicyBinding
-from remuda.core.rewards import REWARD
+from remuda.core.rewards import GAME_RETURN, REWARD
 from remuda.core.task import Task
 from remuda.core.threads import one_thread_each
 from remuda.engines.collectors.inline import InlineCollectors
@@ -75,24 +75,38 @@ class Scores:
 
     def summary(self) -> dict[str, Any]:
         """Means with half the width of their 95 % interval."""
-        total = self.returns.sum(axis=1)
+        total, paid = self.returns.sum(axis=1), self._paid
         return {
             "episodes": len(self.returns),
             "mean_return": self.returns.mean(axis=0).tolist(),
             "mean_return_ci95": _half_width(self.returns),
             "total_return": float(total.mean()),
             "total_return_ci95": _half_width(total),
+            **(
+                {}
+                if paid is None
+                else {"total_game_return": float(paid.mean()), "total_game_return_ci95": _half_width(paid)}
+            ),
             "metrics": {name: values.mean(axis=0).tolist() for name, values in self.metrics.items()},
             "metrics_ci95": {name: _half_width(values) for name, values in self.metrics.items()},
         }
 
+    @property
+    def _paid(self) -> NDArray[np.float64] | None:
+        """What the game pays the whole herd, (episodes,), where agents receive something else."""
+        return self.metrics[GAME_RETURN].sum(axis=1) if GAME_RETURN in self.metrics else None
+
     def headline(self) -> str:
         """The return of the whole herd, in one line."""
         found = self.summary()
-        return (
+        line = (
             f"total return {found['total_return']:.2f} {plus_minus(found['total_return_ci95'])} (95 %) "
             f"over {len(self.returns)} episodes"
         )
+        if self._paid is None:
+            return line
+        paid = f"{found['total_game_return']:.2f} {plus_minus(found['total_game_return_ci95'])}"
+        return f"{line}, after reward.*; the game pays {paid}"
 
     def rows(self) -> list[list[str]]:
         """A table for people: a header, and a row for each agent."""
@@ -123,7 +137,7 @@ class Scores:
 
 def _half_width(values: NDArray[np.float64]) -> Any:
     width = INTERVAL * standard_error(values)
-    return [None if math.isnan(w) else w for w in width] if width.ndim else float(width)
+    return [None if math.isnan(w) else w for w in width.tolist()] if width.ndim else float(width)
 
 
 def is_run(target: Any) -> bool:

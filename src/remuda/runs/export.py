@@ -199,7 +199,7 @@ def _ppo(policy: PPOPolicy, about: dict[str, Any]) -> ExportedAgent:
         "critic": options.critic == "obs",
     }
     if network.body_columns:
-        arguments["width"] = options.width
+        arguments["width"] = options.features
     if network.cell is not None:
         arguments["memory"] = network.cell.kind
     if isinstance(network.head, GaussianHead):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +19,15 @@ from pydantic import Field
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from remuda.core.errors import GameError, LearnerError, RunError, first_line
+from remuda.core.errors import ConfigError, GameError, LearnerError, RunError, first_line
 from remuda.core.failures import SkippedUpdates, TaskFailure
 from remuda.core.fragment import Purpose
 from remuda.core.options import Options
 from remuda.core.plan import Plan
 from remuda.core.saved_state import SavedState
 from remuda.core.task import InvalidSample, Task
+from remuda.runs.directory import CONSOLE_LOG
+from remuda.runs.storage import shown
 
 FAILURES = "failures"
 """The folder of a run with a JSON file and a file of actions for every failure."""
@@ -51,6 +53,7 @@ class FailureState(SavedState):
     first: str | None = None
     reported: dict[str, int] = Field(default_factory=dict)
     failed_rounds: list[tuple[int, int, int]] = Field(default_factory=list)  # agents first … last-1, rounds in a row
+    skip_reasons: list[tuple[int, str]] = Field(default_factory=list)  # agent, why it skipped updates first
 
 
 class FailureLog:
@@ -67,6 +70,8 @@ class FailureLog:
         self._first: str | None = None  # the first failure, in a sentence
         self._reported: Counter[str] = Counter()  # by kind
         self._failed_rounds: Counter[tuple[int, int]] = Counter()  # rounds in a row that agents failed to learn
+        self._skip_reasons: dict[int, str] = {}  # why an agent skipped updates for the first time
+        self._told_tracebacks: set[str] = set()
 
     def state(self) -> FailureState:
         """Everything that later decisions and the result depend on."""
@@ -80,6 +85,7 @@ class FailureLog:
             first=self._first,
             reported=dict(self._reported),
             failed_rounds=[(first, last, rounds) for (first, last), rounds in self._failed_rounds.items()],
+            skip_reasons=list(self._skip_reasons.items()),
         )
 
     def restore(self, state: FailureState) -> None:
@@ -89,6 +95,7 @@ class FailureLog:
         self._attempts = Counter({(Purpose(purpose), episode): count for purpose, episode, count in state.attempts})
         self._first, self._reported = state.first, Counter(state.reported)
         self._failed_rounds = Counter({(first, last): rounds for first, last, rounds in state.failed_rounds})
+        self._skip_reasons = dict(state.skip_reasons)
 
     def count(self, episodes: int, invalid_samples: Iterable[InvalidSample]) -> None:
         """Count episodes that were played to their end, and the invalid samples that were removed from them."""
@@ -125,15 +132,37 @@ class FailureLog:
         return other
 
     def note_skipped_updates(self, skipped_updates: Sequence[SkippedUpdates]) -> None:
-        """Count the updates that learners skipped in a round; a learner that fails round after round ends the run."""
-        raised = {skipped.agents: skipped for skipped in skipped_updates if skipped.traceback}
+        """Count the updates that learners skipped in a round.
+
+        A learner that fails round after round ends the run, and one that remuda refuses ends it at once.
+        """
+        run, raised = self.folder.parent, {skipped.agents: skipped for skipped in skipped_updates if skipped.traceback}
         self._failed_rounds = Counter({agents: self._failed_rounds[agents] + 1 for agents in raised})
         for skipped in skipped_updates:
+            if skipped.refusal:
+                raise ConfigError(skipped.refusal)
             self.updates_skipped += skipped.updates
-            self._report("skipped update", str(skipped) + (f"\n{skipped.traceback}" if skipped.traceback else ""))
+            for agent in range(*skipped.agents):
+                self._skip_reasons.setdefault(agent, skipped.reason)
+            is_new = skipped.traceback not in {"", *self._told_tracebacks}
+            self._told_tracebacks.add(skipped.traceback)
+            self._report("skipped update", str(skipped) + (f"\n{skipped.traceback}" if is_new else ""))
         for agents, skipped in raised.items():
             if self._failed_rounds[agents] >= MAX_FAILED_ROUNDS:
-                raise LearnerError(f"{skipped}; this was round {MAX_FAILED_ROUNDS} in a row\n{skipped.traceback}")
+                raise LearnerError(
+                    f"{skipped}; this was round {MAX_FAILED_ROUNDS} in a row. {shown(run / CONSOLE_LOG)} has the "
+                    f"traceback; mend the learner, and `remuda resume {shown(run)}` goes on"
+                )
+
+    def check_learned(self, steps: Mapping[int, int]) -> None:
+        """Raise if an agent made no update because all were skipped; `steps` are the updates made, by agent."""
+        idle = [agent for agent in sorted(self._skip_reasons) if not steps.get(agent, 0)]
+        if idle:
+            who = f"agent {idle[0]}" if len(idle) == 1 else f"{len(idle)} agents, {idle[0]} the first of them,"
+            raise LearnerError(
+                f"{who} did not learn at all, because every update was skipped: {self._skip_reasons[idle[0]]}; "
+                f"{shown(self.folder.parent)} has the weights of its start"
+            )
 
     def _report(self, kind: str, text: str) -> None:
         """Say the first of a kind, the second, the fourth, the eighth …: the log of a long run stays readable."""

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from remuda.core.errors import ConfigError
 from remuda.core.game import GameSpec
+from remuda.core.plan import FROZEN
 from remuda.learners.herd import FrozenPolicy, Part, agent_range
-from remuda.learners.registry import FROZEN
 from remuda.runs.directory import RunDirectory
 
 

@@ -49,9 +49,11 @@ def list_learners() -> dict[str, str]:
 
     found = {name: _first_line(find_learner(name)) for name in learner_names()}
     found |= {name: _first_line(kind) for name, kind in PLAYERS.items()}
-    for game in SHIPPED:
-        for name, scripted in find_game(game).players.items():
-            found[name] = f"{_first_line(scripted)} ({game} only)"
+    by_game = {game: find_game(game).players for game in SHIPPED}
+    for player in dict.fromkeys(name for players in by_game.values() for name in players):
+        scripts = {game: _first_line(players[player]) for game, players in by_game.items() if player in players}
+        said = dict.fromkeys(scripts.values())  # games may share a script, or have one each of the same name
+        found[player] = " ".join(f"{text} ({', '.join(g for g in scripts if scripts[g] == text)})" for text in said)
     return {
         **found,
         "module:Class": "A learner of your own; `remuda check module:Class` checks it.",
@@ -60,18 +62,21 @@ def list_learners() -> dict[str, str]:
 
 
 def list_settings(name: str | None = None) -> dict[str, Setting]:
-    """The settings of a plan, or with a name the options of that game or learner."""
+    """The settings of a plan, or with a name the options of that game or learner, or those of `reward`."""
     from remuda.core.plan import Plan
+    from remuda.core.rewards import REWARD, RewardOptions
     from remuda.games.registry import find_game, installed_games
     from remuda.games.shipped import SHIPPED
     from remuda.learners.registry import find_learner, learner_names
 
     if name is None:
         return describe_options(Plan)
+    if name == REWARD:
+        return {f"{REWARD}.{own}": setting for own, setting in describe_options(RewardOptions).items()}
     if name in learner_names():
         return describe_options(find_learner(name).options_type())
     if ":" not in name and name not in SHIPPED and name not in installed_games():
-        raise UnknownName("game or learner", name, [*SHIPPED, *installed_games(), *learner_names()])
+        raise UnknownName("game or learner", name, [*SHIPPED, *installed_games(), *learner_names(), REWARD])
     return describe_options(find_game(name).options)
 
 

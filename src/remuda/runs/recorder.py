@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from remuda.core.policy import PolicyBinding
+from remuda.core.rewards import GAME_RETURN
 from remuda.core.saved_state import SavedState
 from remuda.core.timeline import span
 from remuda.engines.context import EngineContext
@@ -143,7 +144,7 @@ class Recorder:
             rounds=rounds,
             settled=settled,
             metrics=list(dict.fromkeys([*of_game, *of_learners])),
-            evaluation_metrics=[*of_game, "return_se"],
+            evaluation_metrics=[*dict.fromkeys([*of_game, GAME_RETURN]), "return_se"],
             stop=self._request_stop,
             policies=self._newest_policies,
         )
@@ -284,6 +285,7 @@ class Recorder:
         errors = np.concatenate([standard_error(r) for r in returns])
         for row, error in zip(rows, errors, strict=True):
             row["return_se"] = float(error)
+            row.setdefault(GAME_RETURN, row["return"])  # games without reward transforms pay what agents receive
         total = np.concatenate(returns, axis=1).sum(axis=1)
         self.evaluation = {
             "episodes": totals.episodes,

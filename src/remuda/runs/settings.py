@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from copy import deepcopy
+from difflib import get_close_matches
 from typing import Any
 
 from remuda.core.errors import ConfigError, UnknownName
 from remuda.core.game import GameSpec, check_options, make_game, reward_options
 from remuda.core.options import Options
-from remuda.core.plan import ParallelSwitches, Plan
+from remuda.core.plan import ParallelSwitches, Plan, learner_of
 from remuda.core.rewards import REWARD
 from remuda.core.session import name_object
 from remuda.games.registry import find_game, game_name
@@ -22,6 +23,7 @@ from remuda.learners.registry import (
     learner_names,
     learner_options,
 )
+from remuda.learners.schedule import check_lists
 from remuda.runs.peer_settings import name_of_env, refuse_peer_policy, refuse_peer_setting
 
 NESTED = ("options", "learner_options")
@@ -53,8 +55,10 @@ PEER_NAMES: dict[str, tuple[str, ...]] = {
     "entropy_coef": ("entropy",), "entropy_coeff": ("entropy",), "env": ("game",), "env_id": ("game",),
     "eps": ("epsilon",), "epsilon_decay": ("epsilon",), "eval_freq": ("evaluate_every",),
     "evaluation_interval": ("evaluate_every",), "exploration": ("epsilon",), "exploration_fraction": ("epsilon",),
-    "fcnet_hiddens": ("layers", "layer"), "frame_stack": ("frames",), "frames_per_batch": ("episodes_per_update",),
-    "hidden_dim": ("layers", "layer"), "hidden_size": ("layers", "layer"), "hidden_sizes": ("layers", "layer"),
+    "fcnet_hiddens": ("layers", "layer"), "features_dim": ("features", "layer"),
+    "frame_stack": ("frames",), "frames_per_batch": ("episodes_per_update",),
+    "hidden": ("layers", "layer"), "hidden_dim": ("layers", "layer"), "hidden_size": ("layers", "layer"),
+    "hidden_sizes": ("layers", "layer"),
     "lambda": ("gae_lambda",), "lambda_": ("gae_lambda",), "learning_rate": ("lr",), "max_cycles": ("turns",),
     "max_episode_steps": ("turns",), "max_grad_norm": ("grad_clip", "clip"), "max_n_frames": ("total_episodes",),
     "max_steps": ("turns",), "max_turns": ("turns",), "memory_size": ("replay_size",),
@@ -73,6 +77,7 @@ PEER_NAMES: dict[str, tuple[str, ...]] = {
     "train_batch_size": ("episodes_per_update",),
     "train_freq": ("train_interval",), "update_epochs": ("passes",), "vf_coef": ("value_weight",),
     "vf_loss_coeff": ("value_weight",),
+    "width": ("features", "layer"),
 }  # fmt: skip
 """Names that other libraries have for settings, and ours: an error names the one that this game and learner have."""
 SAME_PURPOSE = {"batch_size": ("minibatch_size", "minibatches"), "layer": ("layers",), "layers": ("layer",)}
@@ -102,13 +107,16 @@ def make_plan(settings: Mapping[str, Any]) -> Plan:
     plan: dict[str, Any] = {"options": {}, "learner_options": {}}
     for name in NESTED:
         plan[name].update(deepcopy(dict(_mapping(name, given.pop(name, {})))))
-    for name, own in plan["learner_options"].items():
-        plan["learner_options"][name] = dict(_mapping(f"learner_options of {name!r}", own))
-    _name_learners(given)
+    plan["learner_options"] = {
+        str(name): dict(_mapping(f"learner_options of {name!r}", own)) for name, own in plan["learner_options"].items()
+    }
+    own_options = _name_learners(given)
     epochs, interval = given.pop("epochs", None), given.pop("train_interval", None)
     used = _learners_in(given)
     for name, value in given.items():
         _route(name, value, plan, entry.options, used)
+    for name, own in own_options.items():
+        plan["learner_options"].setdefault(name, {}).update(own)
     _name_objects(plan)
     if epochs is not None:
         _refuse_twice(plan, "epochs", "total_episodes")
@@ -120,11 +128,26 @@ def make_plan(settings: Mapping[str, Any]) -> Plan:
     return complete(Plan.read(plan, "the plan"))
 
 
-def _name_learners(given: dict[str, Any]) -> None:
-    """Put a name in place of each learner that was given as a class."""
+def _name_learners(given: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Put a name in place of each learner that was given as a class, or as a mapping with options of its own.
+
+    Returns the options of the latter by their names.
+    """
     given |= {"learner": learner_name(given["learner"])} if "learner" in given else {}
+    own_options: dict[str, dict[str, Any]] = {}
     if isinstance(given.get("learners"), Mapping):
-        given["learners"] = {key: learner_name(own) for key, own in given["learners"].items()}
+        names = {}
+        for key, own in given["learners"].items():
+            options = dict(own) if isinstance(own, Mapping) else {"learner": own}
+            name = learner_name(options.pop("learner", given.get("learner", Plan.model_fields["learner"].default)))
+            if options:
+                if not isinstance(name, str) or not is_learner(name):
+                    raise ConfigError(f"learners: {key}: {name} has no options: leave out {', '.join(options)}")
+                name = f"{name}@{key}"
+                own_options[name] = options
+            names[key] = name
+        given["learners"] = names
+    return own_options
 
 
 def _name_objects(plan: dict[str, Any]) -> None:
@@ -146,14 +169,27 @@ def complete(plan: Plan) -> Plan:
     transforms = reward_options(entry, plan.options)
     options |= {REWARD: transforms.model_dump()} if transforms else {}
     plan = plan.model_copy(update={"options": options})
-    parts = assign(plan, spec_of(plan))
+    spec = spec_of(plan)
+    parts = assign(plan, spec)
     for name in plan.learner_options:
+        if name.replace("-", "").isdigit():
+            raise ConfigError(
+                f"learner_options has agent {name}, and goes by names of learners: give an agent options of its own by "
+                f"learners={{{name}: {{learner: {plan.learner}, …}}}}"
+            )
         if not is_learner(name):
             raise UnknownName("learner in learner_options", name, learner_names())
     for part in parts:
         if part.learns and plan.lag > find_learner(part.player).max_lag:
             raise ConfigError(f"lag={plan.lag} is more than learner {part.player} tolerates: use lag=0")
-    chosen = {part.player: learner_options(plan, part.player).model_dump() for part in parts if part.learns}
+    chosen: dict[str, dict[str, Any]] = {}
+    for name in dict.fromkeys(part.player for part in parts if part.learns):
+        fields = find_learner(name).options_type().model_fields
+        for option in plan.learner_options.get(name, {}).keys() - fields.keys():
+            _refuse_peer_name(f"option of learner {name}", option, fields)
+        own = learner_options(plan, name)
+        check_lists(own, name, spec.agents)
+        chosen[name] = own.model_dump()
     return plan.model_copy(update={"learner_options": chosen})
 
 
@@ -213,7 +249,7 @@ def _learners_in(given: Mapping[str, Any]) -> list[str]:
 
 def _route(name: str, value: Any, plan: dict[str, Any], game: type[Options], used: list[str]) -> None:
     owner, dot, rest = name.rpartition(".")  # a learner's own name may have dots
-    owners = [learner for learner in used if owner in (learner, learner.rpartition(":")[2])] if dot else []
+    owners = [learner for learner in used if dot and owner in _names_of(learner)]
     if dot and owner == "game":
         plan["options"][rest] = value
     elif dot and (owners or is_learner(owner)):
@@ -222,6 +258,7 @@ def _route(name: str, value: Any, plan: dict[str, Any], game: type[Options], use
     elif name in Plan.model_fields:
         plan[name] = value
     elif name in game.model_fields or name == REWARD:
+        _refuse_ambiguous(name, used)
         plan["options"][name] = value
     elif dot and owner == REWARD:
         plan["options"].setdefault(REWARD, {})[rest] = value
@@ -230,10 +267,7 @@ def _route(name: str, value: Any, plan: dict[str, Any], game: type[Options], use
         if not takers:
             names = _all_names(game, used)
             refuse_peer_setting(name)
-            for ours in (*PEER_NAMES.get(name, ()), *SAME_PURPOSE.get(name, ())):
-                if ours in names:
-                    unit = f", which {OTHER_UNITS[ours]}" if ours in OTHER_UNITS else ""
-                    raise ConfigError(f"unknown setting {name!r}: it is called {ours!r} here{unit}")
+            _refuse_peer_name("setting", name, names)
             for learner, kind in SHIPPED_LEARNERS.items():
                 for ours in (name, *PEER_NAMES.get(name, ())):
                     if used and ours in kind.options_type().model_fields:
@@ -242,9 +276,35 @@ def _route(name: str, value: Any, plan: dict[str, Any], game: type[Options], use
                             f"{called}{ours} is an option of learner {learner}, not of {' or '.join(used)}: "
                             f"leave it out, or add learner={learner}"
                         )
-            raise UnknownName("setting", name, names)
+            if get_close_matches(name, game.model_fields, n=1, cutoff=0.5):  # rather than one of the plan or a learner
+                raise UnknownName("setting", name, game.model_fields)
+            raise ConfigError(f"{UnknownName('setting', name, names)} The game has {', '.join(game.model_fields)}.")
         for learner in takers:
             plan["learner_options"].setdefault(learner, {})[name] = value
+
+
+def _refuse_ambiguous(name: str, used: list[str]) -> None:
+    """Raise if an option of the game is an option of a learner, too: whichever got it, some would expect the other."""
+    for learner in used:
+        if name in find_learner(learner).options_type().model_fields:
+            raise ConfigError(
+                f"{name} is an option of the game and of learner {learner}: "
+                f"say game.{name}=… or {learner_of(learner).rpartition(':')[2]}.{name}=…"
+            )
+
+
+def _refuse_peer_name(kind: str, name: str, names: Collection[str]) -> None:
+    """Raise if other libraries, or other learners, have this name for one of `names`: that is what to write."""
+    for ours in (*PEER_NAMES.get(name, ()), *SAME_PURPOSE.get(name, ())):
+        if ours in names:
+            unit = f", which {OTHER_UNITS[ours]}" if ours in OTHER_UNITS else ""
+            raise ConfigError(f"unknown {kind} {name!r}: it is called {ours!r} here{unit}")
+
+
+def _names_of(learner: str) -> set[str]:
+    """What may stand before the dot: `my.module:DQN@0` is meant by DQN, too."""
+    base = learner_of(learner)
+    return {learner, base, base.rpartition(":")[2]}
 
 
 def _all_names(game: type[Options], used: list[str]) -> list[str]:

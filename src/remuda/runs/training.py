@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,7 +38,7 @@ from remuda.runs.callbacks.progress import Progress
 from remuda.runs.callbacks.registry import Callbacks, listed, make_callback
 from remuda.runs.callbacks.tables import Tables
 from remuda.runs.callbacks.tensorboard import TensorBoard
-from remuda.runs.directory import CONFIG
+from remuda.runs.directory import CONFIG, CONSOLE_LOG
 from remuda.runs.display import counted
 from remuda.runs.failure_log import FailureLog
 from remuda.runs.folder import (
@@ -264,6 +264,7 @@ def _train(job: TrainingJob) -> Run:
         keep_freed_memory()
         stack.enter_context(one_thread_each())
         collectors, trainers = _build(context)
+        stacking = list(stacking_lines(plan, spec, context.parts))  # refuses learners, so before anything is written
         state = None if job.start_from is None else TrainState.read(job.start_from, plan)
         learned_before = Run(plan.warm_start).warm_start_state() if plan.warm_start is not None and fresh else None
         stack.enter_context(locked(folder))
@@ -273,7 +274,7 @@ def _train(job: TrainingJob) -> Run:
         worker_pool.timeline = stack.enter_context(timeline.recording(folder, plan.timeline))
         done = 0 if state is None else state.episodes
         with storage_errors(folder):
-            progress = Progress(plan.total_episodes, done, folder / "console.log", job.quiet)
+            progress = Progress(plan.total_episodes, done, folder / CONSOLE_LOG, job.quiet)
         stack.enter_context(progress)
         failure_log = FailureLog(plan, folder, lambda text: report(text))
 
@@ -301,8 +302,9 @@ def _train(job: TrainingJob) -> Run:
         stack.callback(recorder.close)
         recorder.start(loop.rounds, loop.settled)
         stack.enter_context(stop_on_signals(request, progress.shout))
-        _introduce(progress, loop, recorder, shown(folder, job.here))
-        for line in (*job.notes, *lost, *_unsigned(folder), *engine_lines(context, job.asked or choice)):
+        _introduce(progress, loop, recorder, shown(folder, job.here), stacking)
+        notes = (*job.notes, *lost, *_unsigned(folder), *_unrepeatable(plan))
+        for line in (*notes, *engine_lines(context, job.asked or choice)):
             progress.say(line)
         compile_s = _compile(progress.say, plan, compiled)
         try:
@@ -319,10 +321,13 @@ def _train(job: TrainingJob) -> Run:
         result = summarise(loop, recorder, failure_log, _processes(context, loop), compile_s)
         write_result(folder, result)
         recorder.end(result)
+        steps = trainers.steps()
     with suppress(OSError):
         os.chdir(job.here)  # a game may have left it
     run = Run(folder, trust=True)  # this process wrote it
     run.stopped_by = None if loop.finished else request.signal
+    if loop.finished:
+        failure_log.check_learned(steps)
     return run
 
 
@@ -330,6 +335,15 @@ def _unsigned(folder: Path) -> list[str]:
     """A line where the run names code and could not be signed."""
     why = why_unsigned(folder, read_yaml(folder / CONFIG))
     return [] if why is None else [f"this run names code of yours, and {why}; evaluate and resume will need --trust"]
+
+
+def _unrepeatable(plan: Plan) -> list[str]:
+    """A line where the same plan would give other weights another time."""
+    engine = find_engine(plan.engine)
+    if not engine.free or plan.deterministic:
+        return []
+    how = "add --deterministic" if engine.deterministic else "other engines repeat them, with --deterministic"
+    return [f"weights are not repeatable on this engine: {how}"]
 
 
 def _processes(context: EngineContext, loop: Loop) -> dict[str, ProcessTotals]:
@@ -359,7 +373,7 @@ def _build(context: EngineContext) -> tuple[Collectors, Trainers]:
     return collectors, trainers
 
 
-def _introduce(progress: Progress, loop: Loop, recorder: Recorder, folder: str) -> None:
+def _introduce(progress: Progress, loop: Loop, recorder: Recorder, folder: str, stacking: Sequence[str]) -> None:
     """Say who trains and how much memory it takes, before it is taken."""
     plan, spec = loop.plan, recorder.spec
     recorder.load(loop.published.rows or {})
@@ -379,7 +393,7 @@ def _introduce(progress: Progress, loop: Loop, recorder: Recorder, folder: str) 
         progress.say(
             f"an episode that does not end by itself is cut after {spec.turns:,} turns: turns=N sets the limit"
         )
-    for line in stacking_lines(plan, spec, recorder.parts):
+    for line in stacking:
         progress.say(line)
     if plan.precision == "bf16" and not _has_bf16():
         progress.say("warning: this processor has no bf16 instructions; fp32 will be much faster here")

@@ -23,8 +23,8 @@ from typing import Any
 from remuda.adapters.inbound.factories import LIBRARIES
 from remuda.core.code_names import is_code_name
 from remuda.core.errors import ConfigError
+from remuda.core.plan import FROZEN, learner_of
 from remuda.core.yamlfile import read_yaml
-from remuda.learners.registry import FROZEN
 from remuda.runs.storage import storage_errors
 
 SIGNATURE = ".signature"
@@ -93,6 +93,7 @@ def names_of_code(settings: Mapping[str, Any]) -> list[str]:
     """
     texts = list(_texts(settings))
     any_library = any(_is_library_game(place, text) for place, text in texts)
+    texts += [(place, learner_of(text)) for place, text in texts if learner_of(text) != text]  # of a learner's name
     found = {text for place, text in texts if _counts(place, text, any_library)}
     return sorted(found - _installed()) if found else []
 

@@ -22,12 +22,14 @@ from typing import Any
 
 from pydantic import Field
 
-from remuda.core.errors import ConfigError
+from remuda.core.errors import ConfigError, UsageError
 from remuda.core.options import Options, short_repr
 from remuda.core.plan import Plan
+from remuda.core.rewards import REWARD
 from remuda.core.yamlfile import read_yaml
 from remuda.engines.table import AUTO
 from remuda.runs.settings import make_plan
+from remuda.studies.metric import check_metric
 from remuda.studies.trials.places import ON_HELP, PROCESSES, on_ray
 
 UNCOMPARED = (
@@ -108,9 +110,19 @@ class StudyRun:
 
     def differs_from(self, other: Plan) -> str | None:
         """The first setting that decides results and that another plan has otherwise; None if there is none."""
-        mine, theirs = self.plan.model_dump(mode="json"), other.model_dump(mode="json")
         skipped = {*UNCOMPARED, *(CHOSEN_BY_AUTO if self.plan.engine == AUTO else ())}
-        return next((name for name in mine if name not in skipped and mine[name] != theirs[name]), None)
+        mine, theirs = (own.model_dump(mode="json", exclude=skipped) for own in (self.plan, other))
+        return _first_difference(mine, theirs)
+
+
+def _first_difference(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> str | None:
+    """The name of a value that differs, with those of the mappings it is in: `options.growth`."""
+    for name in {**mine, **theirs}:
+        a, b = mine.get(name), theirs.get(name)
+        if a != b:
+            inner = _first_difference(a, b) if isinstance(a, Mapping) and isinstance(b, Mapping) else None
+            return f"{name}.{inner}" if inner else name
+    return None
 
 
 @dataclass(frozen=True)
@@ -134,6 +146,17 @@ class Design:
     def baseline(self) -> str:
         """The variant that others are compared with."""
         return self.options.baseline or self.variants[0].name
+
+    @property
+    def warning(self) -> str:
+        """What makes the comparison doubtful, if anything does."""
+        transforms = [own.plan.options.get(REWARD) for own in self.runs]
+        if self.options.metric != "return" or all(own == transforms[0] for own in transforms):
+            return ""
+        return (
+            "warning: variants differ in reward.*, and `return` is what agents receive after it; "
+            "metric=game_return compares what the game pays"
+        )
 
 
 def make_variants(options: StudyOptions) -> list[Variant]:
@@ -162,7 +185,8 @@ def _runs(options: StudyOptions, variant: Variant) -> list[StudyRun]:
         raise ConfigError(f"variant {variant.name!r}: seed is given by the study: write seeds: N, or a list of seeds")
     try:
         plan = make_plan(settings)
-    except ConfigError as error:
+        check_metric(options.metric, plan, options.group)
+    except UsageError as error:
         raise ConfigError(f"variant {variant.name!r}: {error}") from None
     return [
         StudyRun(variant, seed, {**settings, "seed": seed}, plan.model_copy(update={"seed": seed}))

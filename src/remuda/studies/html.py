@@ -10,6 +10,10 @@ from typing import Any
 
 LOOK = files("remuda.studies") / "look.css"
 """The stylesheet of every page, the board's included."""
+FORMATS: dict[str, dict[str, Any]] = {
+    "svg": {"metadata": {"Date": None}}, "pdf": {"metadata": {"CreationDate": None}}, "png": {"dpi": 200},
+}  # fmt: skip
+"""What matplotlib is told for each: no date, so that the same picture gives the same bytes."""
 INK, BLUE, ORANGE, RED, GREEN, GREY = "#1d2733", "#3b7dd8", "#e08a1e", "#c0392b", "#2d9c6f", "#d9dde3"
 
 
@@ -52,11 +56,11 @@ def figure(height: float) -> tuple[Any, Any]:
 
 
 def save_picture(drawn: Any, file: Any, kind: str) -> None:
-    """Write a picture as svg or pdf; the same picture gives the same bytes."""
+    """Write a picture as svg, pdf or png; the same picture gives the same bytes."""
     import matplotlib as mpl
 
     with mpl.rc_context({"svg.hashsalt": "remuda"}):
-        drawn.savefig(file, format=kind, metadata={"Date" if kind == "svg" else "CreationDate": None})
+        drawn.savefig(file, format=kind, **FORMATS[kind])
 
 
 def svg(drawn: Any) -> str:

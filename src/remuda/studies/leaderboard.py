@@ -15,9 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remuda.core.errors import ConfigError, UnknownName
+from remuda.core.plan import FROZEN
 from remuda.games.cage2.defenders import DEFENDERS
 from remuda.games.cage2.red import AGENTS
-from remuda.learners.registry import FROZEN, PLAYERS
+from remuda.learners.registry import PLAYERS
 from remuda.runs.directory import RunDirectory
 from remuda.runs.display import INTERVAL, html_table, plus_minus, text_table
 from remuda.runs.evaluation import EvaluationSetup, is_path, is_run, play_test_episodes

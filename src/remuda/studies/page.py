@@ -143,5 +143,5 @@ def _repeat(report: StudyReport, folder: Path) -> str:
     command = f"remuda study {name}.yaml"
     return (
         f"<pre>{escape(command)}</pre>{note(f'with this file {name}.yaml:')}<pre>{escape(design)}</pre>"
-        f"{note('Every number is in the CSV files beside this page; the pictures are in figures/ as SVG and PDF.')}"
+        f"{note('Every number is in the CSV files beside this page; pictures are in figures/ as SVG, PDF and PNG.')}"
     )

@@ -41,11 +41,11 @@ def draw(report: StudyReport) -> dict[str, Any]:
 
 
 def save(figures: dict[str, Any], folder: Path) -> None:
-    """Write each picture as SVG and PDF."""
+    """Write each picture as SVG, PDF and PNG."""
     with storage_errors(folder):
         (folder / FOLDER).mkdir(exist_ok=True)
         for name, figure in figures.items():
-            for kind in ("svg", "pdf"):
+            for kind in ("svg", "pdf", "png"):
                 save_picture(figure, folder / FOLDER / f"{name}.{kind}", kind)
 
 

@@ -25,11 +25,14 @@ class StudyProgress(EpisodeBar):
         self._episodes = {name: self._plans[name] for name in done}
         self._ended = len(done)
         self._running: dict[str, int] = {}
-        self._last_line = time.monotonic()
+        self._began = self._last_line = time.monotonic()
+        self._known = sum(self._episodes.values())  # episodes that were there when the study started
         super().__init__(quiet, sum(self._plans.values()), sum(self._episodes.values()), TimeRemainingColumn())
         variants, runs = len(design.variants), len(design.runs)
         known = f", {self._ended} of them are there already" if self._ended else ""
         self.say(f"{variants} {'variant' if variants == 1 else 'variants'}, {runs} runs{known}; directory {folder}")
+        if design.warning:
+            self.say(design.warning)
 
     def tell(self, progress: TrialProgress) -> None:
         """Move the bar."""
@@ -37,7 +40,8 @@ class StudyProgress(EpisodeBar):
         self._update()
         if not self.console.is_terminal and time.monotonic() - self._last_line > LINE_EVERY_S:
             self._last_line = time.monotonic()
-            self.say(f"{self._line()}; {sum(self._episodes.values()):,} of {sum(self._plans.values()):,} episodes")
+            total = sum(self._plans.values())
+            self.say(f"{self._line()}; {sum(self._episodes.values()):,} of {total:,} episodes{self._time_left()}")
 
     def ended(self, outcome: TrialOutcome) -> None:
         """Show how a run ended."""
@@ -47,7 +51,7 @@ class StudyProgress(EpisodeBar):
             self._ended += 1
             self._episodes[name] = self._plans[name]
         reason = f": {outcome.why}" if outcome.why else ""
-        self.say(f"{self._ended}/{len(self._plans)} {name} {outcome.status}{reason}")
+        self.say(f"{self._ended}/{len(self._plans)} {name} {outcome.status}{reason}{self._time_left()}")
         self._update()
 
     def close_with(self, finished: bool, stopped_by: int | None) -> None:
@@ -59,6 +63,14 @@ class StudyProgress(EpisodeBar):
             self.say(
                 f"{missing} runs failed, see {self._folder}/errors; `remuda resume {self._folder}` tries them again"
             )
+
+    def _time_left(self) -> str:
+        """How long the rest takes at the speed so far; nothing on a terminal, whose bar shows it."""
+        done, total = sum(self._episodes.values()), sum(self._plans.values())
+        if self.console.is_terminal or not self._known < done < total:
+            return ""
+        seconds = (time.monotonic() - self._began) / (done - self._known) * (total - done)
+        return f"; about {seconds / 60:.0f} min left" if seconds >= 90 else f"; about {seconds:.0f} s left"
 
     def _line(self) -> str:
         return f"{self._ended}/{len(self._plans)} runs, {len(self._running)} under way"

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remuda.core.errors import ConfigError
+from remuda.core.rewards import GAME_RETURN, REWARD
 from remuda.runs.callbacks.tables import Table
 from remuda.runs.run import Run
 from remuda.studies.design import StudyOptions
@@ -49,6 +50,8 @@ def score_run(run: Run, options: StudyOptions) -> RunScore:
 
 def _curve(run: Run, table: Table, options: StudyOptions) -> dict[str, Floats]:
     """The metric by round, mean over the agents of the group."""
+    if GAME_RETURN not in table:  # without reward transforms the game pays what agents receive
+        table = {**table, GAME_RETURN: table["return"]}
     if options.metric not in table or table[options.metric].dtype.kind != "f":
         names = [name for name, column in table.items() if column.dtype.kind == "f"]
         raise ConfigError(f"metric={options.metric} is no column of the evaluations of {run.path}: they have {names}")
@@ -58,14 +61,15 @@ def _curve(run: Run, table: Table, options: StudyOptions) -> dict[str, Floats]:
     rounds, first = np.unique(table["round"][wanted], return_index=True)
     values = table[options.metric][wanted]
     by_round = [np.nanmean(values[table["round"][wanted] == number]) for number in rounds]
-    curve: dict[str, NDArray[Any]] = {axis: table[axis][wanted][first] for axis in AXES}
+    curve: dict[str, NDArray[Any]] = {axis: table[axis][wanted][first].astype(np.float64) for axis in AXES}
     return {**curve, "value": np.array(by_round)}
 
 
 def _error(run: Run, options: StudyOptions) -> float:
     """The standard error of the last evaluation; runs record it for the return of the whole herd."""
     error = (run.result["evaluation"] or {}).get("total_return_se")
-    if options.metric != "return" or options.group is not None or error is None:
+    is_return = options.metric == "return" or (options.metric == GAME_RETURN and not run.plan.options.get(REWARD))
+    if not is_return or options.group is not None or error is None:
         return math.nan
     return float(error) / run.spec.agents
 

@@ -172,6 +172,7 @@ class Study:
         lines = [f"study {self.path}: {len(self.folders)} of {len(self.design.runs)} runs are there"]
         lines += [text_table(report.table())] if report.variants else []
         lines += [f"{own.name}: {own.note}" for own in report.variants if own.note]
+        lines += [self.design.warning] if self.design.warning else []
         lines += [f"{name} failed: {why}" for name, why in self.failures.items()]
         lines += [f"look at {self.path / PAGE}"] if (self.path / PAGE).exists() else []
         return "\n".join(lines)
@@ -249,8 +250,8 @@ def find_runs(design: Design, folder: Path) -> dict[str, Path]:
         elif place in plans:
             name = own.differs_from(plans[place])
             raise RunError(
-                f"{place} was made with another {name} than the study has now: choose another --out, or name the "
-                "variant otherwise"
+                f"{place} differs from the study as it is now in {name}: choose another --out, or name the variant "
+                "otherwise"
             )
     return found
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remuda.core.game import Group
+from remuda.core.kernels import kernel
 from remuda.core.rng import Keys
 from remuda.testing.odd_games import Masked, OddGame, OddOptions, entry_for
 
@@ -30,6 +31,22 @@ class Raises(OddGame):
         """Raise what a bug in a game would raise."""
         if (self.turn == 2).any():
             raise ZeroDivisionError("a bug of the game's author")
+
+
+class OutOfBounds(OddGame):
+    """Writes behind its observations, with compiled code, which does not notice."""
+
+    def observe(self, group: int, first: int, last: int, out: NDArray[Any]) -> None:
+        """Write one number more than there is room for."""
+        super().observe(group, first, last, out)
+        _write_ones(out, out.shape[2] + 1)
+
+
+@kernel
+def _write_ones(out: Any, count: int) -> None:
+    for w, i in np.ndindex(out.shape[:2]):
+        for n in range(count):
+            out[w, i, n] = 1
 
 
 class OutOfSpace(OddGame):
@@ -169,7 +186,7 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 
 _GAMES: list[type[OddGame]] = [
-    OneAction, Raises, OutOfSpace, NanReward, GlobalRandom, SameAgain, SeesOthers, PaysOthers, Remembers, Endless,
-    SilentEnd, NoMove, CutsOff, Prints, Starts,
+    OneAction, OutOfBounds, Raises, OutOfSpace, NanReward, GlobalRandom, SameAgain, SeesOthers, PaysOthers, Remembers,
+    Endless, SilentEnd, NoMove, CutsOff, Prints, Starts,
 ]  # fmt: skip
 BROKEN = {game.__name__.lower(): entry_for(game) for game in _GAMES}

@@ -8,14 +8,18 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from itertools import pairwise
+from pathlib import Path
+from traceback import extract_tb
 from typing import Any
 
 import numpy as np
 
 from remuda.adapters.inbound.factories import FactoryOptions
 from remuda.core import rng
+from remuda.core.errors import RemudaError, message_of
 from remuda.core.fragment import Fragment
 from remuda.core.game import GameEntry, make_game
+from remuda.core.kernels import uncompiled
 from remuda.core.machine import process_tree
 from remuda.core.rng import Stream
 from remuda.core.task import Task
@@ -25,11 +29,14 @@ from remuda.rollout.rollout import Rollout
 from remuda.rollout.warm_up import random_bindings
 from remuda.testing.finding import Check, Finding, Note, findings
 
+PACKAGE = Path(__file__).parents[1]
 WORLDS = 3
 PER_TURN = ("rewards", "terminated", "truncated", "alive")
 MAX_TURNS = 200
 """Turns that are played of a long episode."""
-NECESSARY = 2
+UNCOMPILED_TURNS = 25
+"""Turns that are played without compiling, some hundred times as slowly: a second or two on the largest shipped map."""
+NECESSARY = 3
 """If one of the first so many checks fails, the others would only repeat its problem: they are left out."""
 
 
@@ -75,6 +82,28 @@ def _check_spec(entry: GameEntry, options: Mapping[str, Any]) -> str | None:
                 f"group {group.name!r} has {group.size} agents and {group.actions} actions; it needs 1 and 2 at least"
             )
     return None
+
+
+def _check_uncompiled(entry: GameEntry, options: Mapping[str, Any]) -> str | None:
+    """What kernels raise as plain Python. What a game raises besides them, later checks tell."""
+    with uncompiled() as raised:
+        try:
+            for parallel in (True, False):
+                rollout = _rollout(entry, options, [0, 1, 2], parallel)
+                rollout.keep_invalid_samples = True
+                rollout.play(rollout.empty_fragments(min(rollout.game.spec.turns, UNCOMPILED_TURNS)))
+        except RemudaError:
+            pass
+    return f"raised {type(raised[0]).__name__}: {message_of(raised[0])} {_place(raised[0])}" if raised else None
+
+
+def _place(error: Exception) -> str:
+    """The innermost line of the game's own code that raised, or of ours if there is none."""
+    frames = extract_tb(error.__traceback__)
+    foreign = [frame for frame in frames if not Path(frame.filename).is_relative_to(PACKAGE)]
+    own = [frame for frame in foreign if "site-packages" not in Path(frame.filename).parts]
+    frame = (own or frames)[-1]
+    return f"in {frame.name} ({frame.filename}, line {frame.lineno}): {frame.line}"
 
 
 def _check_runs(entry: GameEntry, options: Mapping[str, Any]) -> str | None:
@@ -260,6 +289,11 @@ def _check_mask(entry: GameEntry, options: Mapping[str, Any]) -> str | None:
 
 CHECKS: tuple[Check, ...] = (
     ("the spec is valid", "the game cannot be created", _check_spec),
+    (
+        "rules run uncompiled, where every index is checked",
+        "compiled, the same error reads or overwrites other memory without a word, or stops training",
+        _check_uncompiled,
+    ),
     ("episodes run, with parallel actions and without", "training cannot start", _check_runs),
     ("observations stay in their space", "the agent learns nothing from such an episode", _check_observations),
     ("rewards are finite", "the agent learns nothing from such an episode", _check_rewards),

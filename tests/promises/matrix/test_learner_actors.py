@@ -20,20 +20,20 @@ IQN: dict[str, Any] = {
 }  # fmt: skip
 PPO: dict[str, Any] = {"learner": "ppo", "layers": [16, 8], "frames": 2, "passes": 2, "minibatches": 2}
 OWN: dict[str, Any] = {
-    "learner": "dqn:DQN", "learners": {"2-4": "a2c:A2C"}, "DQN.width": 12, "a2c:A2C.width": 9, "frames": 2,
+    "learner": "dqn:DQN", "learners": {"2-4": "a2c:A2C"}, "DQN.hidden": 12, "a2c:A2C.hidden": 9, "frames": 2,
     "batch_size": 8, "passes": [1, 1, 2, 3, 1], "minibatches": 2, "updates_per_episode": [1.0, 2.5, 1.0, 1.0, 1.0],
 }  # fmt: skip
 HERDS: dict[str, dict[str, Any]] = {
     "treasurehunt, iqn": {**TREASURE, **IQN},
     "treasurehunt, ppo": {**TREASURE, **PPO, "normalise_observations": True},
-    "treasurehunt, ppo with a gru": {**TREASURE, "learner": "ppo", "body": "gru", "width": 8, "sequence": 4},
+    "treasurehunt, ppo with a gru": {**TREASURE, "learner": "ppo", "body": "gru", "features": 8, "sequence": 4},
     "treasurehunt, iqn with a gru": {**TREASURE, **IQN, "body": "gru", "sequence": 4, "frames": 1},
     "treasurehunt, dqn and a2c of the examples": {**TREASURE, **OWN},
     "cage2, iqn": {**CAGE, **IQN},
     "cage2, ppo": {**CAGE, **PPO},
-    "cage2, ppo with a gru": {**CAGE, "learner": "ppo", "body": "gru", "width": 8, "sequence": 4},
-    "cage2, dqn of the examples": {**CAGE, "learner": "dqn:DQN", "width": 12, "frames": 2, "batch_size": 8},
-    "cage2, a2c of the examples": {**CAGE, "learner": "a2c:A2C", "width": 9, "passes": 2, "minibatches": 2},
+    "cage2, ppo with a gru": {**CAGE, "learner": "ppo", "body": "gru", "features": 8, "sequence": 4},
+    "cage2, dqn of the examples": {**CAGE, "learner": "dqn:DQN", "hidden": 12, "frames": 2, "batch_size": 8},
+    "cage2, a2c of the examples": {**CAGE, "learner": "a2c:A2C", "hidden": 9, "passes": 2, "minibatches": 2},
 }
 PLAN: dict[str, Any] = {
     "worlds": 3, "total_episodes": 12, "episodes_per_update": 4, "evaluate_episodes": 2, "checkpoint_every": 4,

@@ -14,7 +14,7 @@ from remuda.engines.table import ENGINES
 PLAN: dict[str, Any] = {
     "worlds": 3, "total_episodes": 12, "episodes_per_update": 4, "evaluate_episodes": 2, "checkpoint_every": 1,
     "pictures": False, "seed": 11, "agents": 4, "height": 7, "width": 7, "turns": 9, "spawn": 0.1,
-    "learner": "dqn:DQN", "learners": {"2-3": "a2c:A2C"}, "DQN.width": 12, "a2c:A2C.width": 9, "frames": 2,
+    "learner": "dqn:DQN", "learners": {"2-3": "a2c:A2C"}, "DQN.hidden": 12, "a2c:A2C.hidden": 9, "frames": 2,
     "batch_size": 8, "passes": [1, 1, 2, 3], "minibatches": 2, "lr": [0.01, "0.01:0.001", 0.02, "0.02:0"],
     "updates_per_episode": [1.0, 2.5, 1.0, 1.0],
 }  # fmt: skip

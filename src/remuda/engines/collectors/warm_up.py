@@ -13,14 +13,13 @@ from numpy.typing import NDArray
 from remuda.core import session
 from remuda.core.game import Game, GameEntry, GameSpec, StepCost, make_game
 from remuda.core.options import Options
-from remuda.core.plan import Plan
+from remuda.core.plan import FROZEN, Plan
 from remuda.core.policy import UNVERSIONED
 from remuda.core.rng import Keys
 from remuda.core.spaces import space_to_json
 from remuda.core.task import Task
 from remuda.games.registry import find_game
 from remuda.learners.herd import assign, bind_policy
-from remuda.learners.registry import FROZEN
 from remuda.rollout.config import RolloutConfig
 from remuda.rollout.rollout import Rollout
 from remuda.transport.slots import SlotArray, SlotLayout

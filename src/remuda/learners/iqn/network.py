@@ -71,7 +71,7 @@ class IQNNetwork(StackedNetwork):
         self.cell: RecurrentCell | None = None
         if options.body in CELLS:
             inputs = options.frames * self.obs_size
-            self.cell = RecurrentCell(str(options.body), inputs, options.layer, precision, "layer")
+            self.cell = RecurrentCell(str(options.body), inputs, options.layer, precision, "iqn.layer")
         self.body = Body(str(options.body), group, options.frames, options.layer) if own_body(options.body) else None
         self.layout = self._layout()
         self._cosines = math.pi * torch.arange(1, COSINES + 1, dtype=torch.float32, device=self.device)

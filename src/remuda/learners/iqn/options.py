@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Any
+
+from pydantic import Field, model_validator
 
 from remuda.core.errors import ConfigError
 from remuda.core.options import Options
+from remuda.learners.recurrent import CELLS
 from remuda.learners.schedule import PerAgent
 
 
 class IQNOptions(Options):
     """Options of IQN. A value marked "per agent" may be a list, or a schedule "from:to:share" over the run."""
 
-    layer: int = Field(250, ge=1, description="width of the hidden layers")
+    layer: int = Field(250, ge=1, description="width of the hidden layers; default with body=gru or lstm: 256")
     frames: int = Field(5, ge=1, description="stacked observations, the newest included")
     quantiles: int = Field(12, ge=1, description="quantiles in the loss")
     acting_quantiles: int = Field(8, ge=1, description="fixed quantiles whose mean chooses actions")
@@ -38,6 +41,12 @@ class IQNOptions(Options):
         False, description="learn with torch.compile: other last bits, and a minute of compiling at the start"
     )
     burn_in: int = Field(8, ge=0, description="with body=gru or lstm: turns before them that renew a stored state")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _default_of_memories(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Widths of memories are multiples of 8, and the default of the other networks is none."""
+        return {"layer": 256, **values} if values.get("body") in CELLS else values
 
     def check(self) -> None:
         """Raise if options contradict each other."""

@@ -31,7 +31,7 @@ def encode(network: PPONetwork, weights: Tensor, fragment: Fragment, stacks: NDA
     """Read all turns with the current weights; `stacks` are its frame stacks, (turns, worlds, agents, frames * obs)."""
     shape = stacks.shape[:3]
     memory = np.zeros((*shape, network.memory_size), np.float32)
-    encoded = Encoded(np.empty((*shape, network.options.width), np.float32), memory, np.zeros_like(memory))
+    encoded = Encoded(np.empty((*shape, network.options.features), np.float32), memory, np.zeros_like(memory))
     arrays = network.layout.arrays(weights)
     if network.cell is not None:
         _unroll(network, arrays, fragment, stacks, encoded)
@@ -73,5 +73,5 @@ def read_rows(
     x = pad_frame_stacks(stacks[None], network.scale, network.inputs, network.device)
     before = None if memory is None else memory_rows(memory[:, None]).to(network.device)
     features = network.features(own, x, before)[0]
-    result: NDArray[np.float32] = features[0, : len(stacks), : network.options.width].cpu().numpy()
+    result: NDArray[np.float32] = features[0, : len(stacks), : network.options.features].cpu().numpy()
     return result

@@ -52,7 +52,7 @@ class PPONetwork(StackedNetwork):
         self.layout = WeightLayout()
         self.cell, self.body = self._add_body(group)
         self.body_columns = self.layout.size
-        features = self.frames * self.obs_size if self.body_columns == 0 else options.width
+        features = self.frames * self.obs_size if self.body_columns == 0 else options.features
         self.feature_inputs = padded(features)
         own = 0 if options.critic == "state" else features  # columns of the critic's input
         self.critic_inputs = padded(own + self.state_size)
@@ -72,10 +72,11 @@ class PPONetwork(StackedNetwork):
         """What reads observations for actor and critic, with its arrays first in the layout; none by default."""
         options, cell, body = self.options, None, None
         if options.body in CELLS:
-            cell = RecurrentCell(str(options.body), self.frames * self.obs_size, options.width, self.precision)
+            inputs = self.frames * self.obs_size
+            cell = RecurrentCell(str(options.body), inputs, options.features, self.precision, "ppo.features")
             cell.add_to(self.layout)
         elif own_body(options.body):
-            body = Body(str(options.body), group, self.frames, options.width)
+            body = Body(str(options.body), group, self.frames, options.features)
             for name, shape in body.shapes.items():
                 self.layout.add(f"body.{name}", shape, init_scale=0.0, pad=False)
         return cell, body
@@ -187,7 +188,7 @@ class PPONetwork(StackedNetwork):
 
     def row_bytes(self, rows: int) -> int:
         """Bytes of one agent's largest activation with so many rows."""
-        widths = (self.actor_outputs, 4 * self.options.width if self.body_columns else 1, *self.options.layers)
+        widths = (self.actor_outputs, 4 * self.options.features if self.body_columns else 1, *self.options.layers)
         return 4 * rows * max(self.inputs, self.critic_inputs, *(padded(width) for width in widths))
 
 

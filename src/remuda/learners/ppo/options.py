@@ -18,7 +18,7 @@ class PPOOptions(Options):
     body: str | None = Field(
         None, description="what reads observations: mlp (default), cnn, gru, lstm, or your own, module:Class"
     )
-    width: int = Field(64, ge=1, description="features of a body, of which the layers are made; of a memory")
+    features: int = Field(64, ge=1, description="numbers that a body or a memory gives to the layers")
     sequence: int = Field(16, ge=1, description="turns that a gradient goes back through, with body=gru or lstm")
     activation: Literal["tanh", "relu"] = Field("tanh", description="between the layers")
     spread: Literal["shared", "predicted"] = Field(

@@ -146,7 +146,7 @@ def _after(sources: list[_Source], network: PPONetwork, weights: Tensor, agent: 
             arrays = {name: array[agent : agent + 1] for name, array in network.layout.arrays(weights).items()}
             own = read_rows(network, arrays, own, memory)
         elif source.encoded is not None:
-            own = np.zeros((0, network.options.width), np.float32)
+            own = np.zeros((0, network.options.features), np.float32)
         stacks.append(own)
         states.append(source.states[source.after[turns, worlds, agent], worlds, agent])
     return After(np.concatenate(stacks), np.concatenate(states))

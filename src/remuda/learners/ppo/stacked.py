@@ -156,7 +156,7 @@ def _gradient_with_body(
     memory, place = torch.from_numpy(batch.memory).to(x), torch.from_numpy(batch.place[0, :, :1].reshape(-1))
     with torch.enable_grad():
         features = network.sequence_features(arrays, x, memory, place.to(x.device))
-    rows, columns = batch.actions.shape[1], agents.options.width
+    rows, columns = batch.actions.shape[1], agents.options.features
     seen = agents.inputs.critic(features.detach()[:, :rows, :columns].cpu().numpy(), batch.states, here)
     grad, terms, (actor, critic) = loss_gradient(
         network, agents.options, weights, (features.detach(), seen), batch, rows, bonus, moments

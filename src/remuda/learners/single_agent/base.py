@@ -19,11 +19,11 @@ from remuda.core.game import Group
 from remuda.core.learner import Learner, LearnerContext, State
 from remuda.core.options import Options
 from remuda.learners.devices import to_device
-from remuda.learners.schedule import PerAgent, Schedule, schedule
+from remuda.learners.schedule import PerAgent, Schedule, per_agent_options, schedule
 from remuda.learners.single_agent.module import AgentModule
 from remuda.learners.single_agent.options import SingleAgentOptions
 from remuda.learners.single_agent.stacking import HerdMap
-from remuda.learners.stack import Adam, chunks, init_keys
+from remuda.learners.stack import MIN_ROWS, Adam, chunks, init_keys
 
 SHARES = ("gamma", "epsilon")
 """Per-agent options that are at most 1."""
@@ -34,7 +34,7 @@ LossTerms = Tensor | tuple[Tensor, dict[str, Tensor]]
 def agent_module(learner: type[SingleAgentLearner], group: Group, options: Any) -> AgentModule:
     """The network that a learner makes for an agent of this group."""
     group.require_discrete(learner.__name__)
-    example = torch.zeros((2, options.frames, *group.obs_shape))
+    example = torch.zeros((MIN_ROWS, options.frames, *group.obs_shape))
     return AgentModule(learner.__name__, lambda: learner.network(group, options), example)
 
 
@@ -74,16 +74,23 @@ class SingleAgentLearner(Learner):
     @property
     def stacking(self) -> str:
         """Whether agents are computed together, and if not, why."""
-        return f"one by one ({self._gradients.reason})" if self._gradients.reason else "stacked by torch.func"
+        return f"one by one: {self._gradients.reason}" if self._gradients.reason else "stacked by torch.func"
 
     @abstractmethod
     def _example(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
         """Weights, and a batch of zeros, as a gradient step gets them."""
 
     def try_stacking(self) -> str:
-        """`stacking` before the first update: a test with random numbers, as each new shape of a batch gets one."""
+        """`stacking` before the first update: a test with random numbers, as each new shape of a batch gets one.
+
+        Whatever the user's loss raises is raised here; ConfigError if it does not return what it should.
+        """
         values = {name: torch.zeros(self.context.agents, device=self.weights.device) for name in self._schedules}
-        self._gradients.is_stacked(*self._example(), values)
+        example = (*self._example(), values)
+        if self.context.agents == 1:
+            self._gradients.one_by_one(*example)
+        else:
+            self._gradients.is_stacked(*example)
         return self.stacking
 
     def _gradient(self, rows: tuple[Tensor, ...], batch: Any, values: dict[str, Tensor]) -> Any:
@@ -115,10 +122,16 @@ class SingleAgentLearner(Learner):
         if not isinstance(total, Tensor) or total.shape != ():
             shape = tuple(total.shape) if isinstance(total, Tensor) else type(total).__name__
             raise ConfigError(
-                f"the loss of {type(self).__name__} should be one number, a tensor of shape (), not {shape}"
+                f"the loss of {type(self).__name__} should be one number, a tensor of shape (), not {shape}: "
+                "return its mean over the rows"
             )
         if {*metrics, "loss", "grad_norm"} != {*self._computed}:
-            raise ConfigError(f"{type(self).__name__}.metrics is {self.metrics}, but loss() returns {sorted(metrics)}")
+            own = "".join(f', "{name}"' for name in metrics)
+            base = next(kind.__name__ for kind in type(self).__mro__ if kind.__module__.startswith("remuda.learners."))
+            raise ConfigError(
+                f"loss() of {type(self).__name__} returns the metrics {sorted(metrics)}, but its class has metrics = "
+                f"{self.metrics}: write metrics = (*remuda.{base}.metrics{own})"
+            )
         return {"loss": total.float(), **{name: torch.as_tensor(value).float() for name, value in metrics.items()}}
 
     @property
@@ -172,16 +185,10 @@ class SingleAgentLearner(Learner):
 
 
 def _schedules(options: Any, agent_numbers: NDArray[np.int64]) -> dict[str, Schedule]:
-    """The per-agent options, by name: those declared with the type `PerAgent`, there or in a class above."""
-    declared = [own.model_fields for own in type(options).__mro__ if issubclass(own, Options)]
-    names = [
-        name
-        for name in type(options).model_fields
-        if any(name in fields and fields[name].annotation == PerAgent for fields in declared)
-    ]
+    """The options that may differ per agent and change over the run, by name."""
     return {
         name: schedule(name, getattr(options, name), agent_numbers, high=1.0 if name in SHARES else math.inf)
-        for name in names
+        for name in per_agent_options(type(options), PerAgent)
     }
 
 

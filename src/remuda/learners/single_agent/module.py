@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from remuda.core import rng
-from remuda.core.errors import ConfigError
+from remuda.core.errors import ConfigError, message_of
 from remuda.core.rng import Keys
 from remuda.learners.stack import WeightLayout
 
@@ -42,10 +42,22 @@ class AgentModule:
             if not isinstance(module, nn.Module):
                 raise ConfigError(f"the network of {self.owner} is a {type(module).__name__}, not a torch nn.Module")
             if any(isinstance(p, nn.parameter.UninitializedParameter) for p in module.parameters()):
-                with torch.no_grad():
-                    module(self._example)
+                self.try_input(module)
         self._check(module)
         return module
+
+    def try_input(self, function: Callable[[Tensor], Any]) -> Any:
+        """What `function` makes of an example of an input; raises ConfigError with its shape if it raises."""
+        try:
+            with torch.no_grad():
+                return function(self._example)
+        except ConfigError:
+            raise
+        except Exception as error:  # the user's code may raise anything
+            raise ConfigError(
+                f"the network of {self.owner} raised {type(error).__name__}: {message_of(error)}; "
+                f"its input is (rows, frames, *obs_shape) = {tuple(self._example.shape)}"
+            ) from error
 
     def _check(self, module: nn.Module) -> None:
         for part in module.modules():

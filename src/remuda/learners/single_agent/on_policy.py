@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from remuda.core import rng
+from remuda.core.errors import ConfigError
 from remuda.core.fragment import Fragment
 from remuda.core.game import Group
 from remuda.core.kernels import kernel
@@ -87,8 +88,13 @@ class OnPolicyLearner(SingleAgentLearner):
     @staticmethod
     def logits_and_values(net: nn.Module, obs: Tensor) -> tuple[Tensor, Tensor]:
         """Logits (rows, actions), and the critic's values (rows,). Default: what the network returns."""
-        logits, values = net(obs)
-        return logits, values
+        found = net(obs)
+        if not isinstance(found, tuple) or len(found) != 2:
+            raise ConfigError(
+                f"the network of an on-policy learner should return logits and values, not a {type(found).__name__}: "
+                "or override logits_and_values(net, obs)"
+            )
+        return found
 
     @classmethod
     def make_policy(cls, group: Group, agents: int, options: Any, precision: str, device: str) -> Policy:
@@ -191,6 +197,13 @@ class OnPolicyLearner(SingleAgentLearner):
         others = (actions, advantages, advantages + values[:, :rows], log_probs, mask)
         return (obs[:, :rows], *(to_device(array, obs.device) for array in others))
 
+    def try_stacking(self) -> str:
+        """As above; the critic's values are computed, too."""
+        (weights,), (obs, *_) = self._example()
+        with torch.no_grad():
+            self._values.one_by_one(weights, obs)
+        return super().try_stacking()
+
     def _example(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
         agents, group = self.context.agents, self.context.group
         numbers = torch.zeros((agents, self.context.turns), device=self.weights.device)
@@ -201,7 +214,11 @@ class OnPolicyLearner(SingleAgentLearner):
     def _values_of_agent(self, row: Tensor, obs: Tensor) -> Tensor:
         with autocast(self.context.precision, self.context.device):
             _, values = self.module.call(self.logits_and_values, (row,), obs)
-        assert values.shape == (len(obs),), f"the critic's values have shape {tuple(values.shape)}, not {(len(obs),)}"
+        if values.shape != (len(obs),):
+            raise ConfigError(
+                f"the values of {type(self).__name__} have shape {tuple(values.shape)} for {len(obs)} rows; "
+                f"they should have {(len(obs),)}, a number for each row"
+            )
         return torch.as_tensor(values).float()
 
     def _observations(self, stacks: NDArray[Any]) -> Tensor:

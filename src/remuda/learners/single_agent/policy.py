@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 class SingleAgentPolicy(StackedPolicy):
     """Acts with the networks of a learner for one agent."""
 
+    source: ClassVar[str]
+    """The method of the learner that `scores` come from, as an error names it."""
+
     def __init__(
         self, learner: type[Any], group: Group, agents: int, options: Any, precision: str, device: str, columns: int
     ) -> None:
@@ -39,13 +42,18 @@ class SingleAgentPolicy(StackedPolicy):
         """What one agent's actions are chosen by, (rows, actions)."""
         raise NotImplementedError
 
+    def try_network(self) -> None:
+        """Raise ConfigError if the network cannot be used, before anything is played."""
+        self.module.try_input(lambda obs: self._forward_agent(self._weights[0], obs))
+
     def _forward_agent(self, row: Tensor, obs: Tensor) -> Tensor:
         with autocast(self._precision, self._device):
             scores: Tensor = self.module.call(self.scores, (row,), obs)
         if scores.shape != (len(obs), self.group.actions):
             raise ConfigError(
                 f"the network of {self.learner.__name__} gives {tuple(scores.shape)} for {len(obs)} rows; "
-                f"it should give {(len(obs), self.group.actions)}, a number for each action"
+                f"it should give {(len(obs), self.group.actions)}, a number for each action, "
+                f"or {self.learner.__name__} should override {self.source}"
             )
         return scores.float()
 
@@ -76,6 +84,8 @@ class SingleAgentPolicy(StackedPolicy):
 class GreedyPolicy(SingleAgentPolicy):
     """ε-greedy on the values of actions. The last column of a row is ε."""
 
+    source = "q_values(net, obs)"
+
     def __init__(
         self, learner: type[OffPolicyLearner], group: Group, agents: int, options: Any, precision: str, device: str
     ) -> None:
@@ -100,6 +110,7 @@ class SampledPolicy(SingleAgentPolicy):
     """Samples from the softmax of logits, and stores the log-probability of the action."""
 
     extras = (LOG_PROB,)
+    source = "logits_and_values(net, obs)"
 
     def __init__(
         self, learner: type[OnPolicyLearner], group: Group, agents: int, options: Any, precision: str, device: str

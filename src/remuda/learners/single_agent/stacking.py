@@ -58,7 +58,7 @@ class HerdMap:
             return False
         same = all(_equal_bits(a, b) for a, b in zip(apart, together, strict=True))
         if not same:
-            self.reason = "stacked by torch.func it has other bits"
+            self.reason = "torch.func would compute other bits"
         return same
 
     def one_by_one(self, *arguments: Any) -> Any:

@@ -114,7 +114,7 @@ class Progress(Callback):
         """Show the scores."""
         error = scores["total_return_se"]
         spread = "" if error is None else f" ± {INTERVAL * error:.1f} (95 %)"
-        self._evaluation = f"evaluation: total return {scores['total_return']:.1f}{spread}"
+        self._evaluation = f"evaluation: total return of the herd {scores['total_return']:.1f}{spread}"
         self.say(f"{self._evaluation}, {training.config.evaluate_mode}, {scores['episodes']} episodes")
 
     def saved(self, training: Training, checkpoint: Path, episodes: int) -> None:
@@ -135,7 +135,8 @@ class Progress(Callback):
         loss = f"{sum(losses) / len(losses):.3f}" if losses else "-"
         return (
             f"episodes {done}/{self.total}  {self._rate():,.0f} agent-steps/s  "
-            f"total return {total:.1f}  loss {loss}  {1 - self._share():.0%} collecting, {self._share():.0%} learning"
+            f"total return of the herd {total:.1f}  loss {loss}  "
+            f"{1 - self._share():.0%} collecting, {self._share():.0%} learning"
         )
 
     def _panel(self) -> Group:

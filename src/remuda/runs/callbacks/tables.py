@@ -27,6 +27,8 @@ SYSTEM_COLUMNS = (
     "collect_wall_s", "collect_cpu_s", "learn_wall_s", "learn_cpu_s",
 )  # fmt: skip
 KEYS = ("round", "episodes", "agent_steps", "wall_s", "group", "agent", "player")
+WHOLE = ("round", "episodes", "agent_steps", "agent")
+"""Columns of whole numbers."""
 
 
 class CsvTable:
@@ -101,16 +103,20 @@ def keep_rounds(path: Path, columns: Sequence[str], rounds: int) -> int:
     """Bring a table to the end of round `rounds`: later rows are removed, for they will be written again.
 
     A power failure may leave rows that are missing, cut short or zeroed; all rows of such rounds are removed.
+    A column that the version which began the table did not have is empty in its rows.
     Returns how many of the rounds before are not in the table any more (evaluations do not have a row for each).
     """
     if not path.exists() or path.stat().st_size == 0:
         return rounds
     lines = path.read_bytes().decode("utf-8", errors="replace").splitlines(keepends=True)
     intact = [line for line in lines[1:] if "\0" not in line and line.endswith("\n")]
-    kept = [row for row in csv.reader(intact) if _is_whole(row, columns)]
+    header = next(csv.reader(lines[:1]), [])
+    began_with = header if "round" in header and set(header) < set(columns) else columns
     by_round: dict[int, list[list[str]]] = {}
-    for row in kept:
-        by_round.setdefault(int(row[columns.index("round")]), []).append(row)
+    for row in csv.reader(intact):
+        if _is_whole(row, began_with):
+            own = dict(zip(began_with, row, strict=True))
+            by_round.setdefault(int(own["round"]), []).append([own.get(name, "") for name in columns])
     size = max((len(rows) for rows in by_round.values()), default=0)
     whole = {number: rows for number, rows in by_round.items() if len(rows) == size and 0 <= number <= rounds}
     draft = path.with_suffix(".draft")
@@ -128,18 +134,23 @@ def _is_whole(row: list[str], columns: Sequence[str]) -> bool:
 
 
 def read_table(path: Path) -> Table:
-    """A CSV file as columns: numbers where every entry is one (an empty entry is nan), else text."""
+    """A CSV file as columns: numbers where every entry is one (an empty entry is nan), else text.
+
+    Columns in `WHOLE` are integers. Others are floats, also where a run happens to have only whole numbers in them.
+    """
     try:
         with path.open(newline="", encoding="utf-8") as file:
             rows = list(csv.reader(file))
     except OSError as error:
         raise RunError(f"{path} cannot be read: {error.strerror}") from None
     header, body = rows[0] if rows else [], rows[1:]
-    return {name: _column([row[i] for row in body]) for i, name in enumerate(header)}
+    return {name: _column(name, [row[i] for row in body]) for i, name in enumerate(header)}
 
 
-def _column(values: list[str]) -> NDArray[Any]:
+def _column(name: str, values: list[str]) -> NDArray[Any]:
     try:
+        if name in WHOLE and all(values):
+            return np.array([int(value) for value in values], np.int64)
         return np.array([float(value) if value else np.nan for value in values])
     except ValueError:
         return np.array(values)

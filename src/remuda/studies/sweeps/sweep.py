@@ -26,6 +26,7 @@ from remuda.runs.run import Run
 from remuda.runs.settings import make_plan
 from remuda.runs.storage import storage_errors
 from remuda.runs.trust import check_trust, sign, sign_runs
+from remuda.studies.metric import check_metric
 from remuda.studies.sweeps.options import SweepOptions, SweepTrial
 from remuda.studies.sweeps.progress import SweepProgress
 from remuda.studies.sweeps.proposer import (
@@ -105,6 +106,7 @@ def _first_state(settings: Mapping[str, Any]) -> SweepState:
     fixed = {name: value for name, value in settings.items() if name not in for_sweep and name not in ranges}
     lows = {name: _first_value(own) for name, own in distributions(ranges).items()}
     plan = make_plan({**fixed, **lows})
+    check_metric(options.metric, plan)
     fixed = {"pictures": False, "evaluate_every": max(1, plan.total_episodes // EVALUATIONS), **fixed}
     return SweepState(options=options, settings=fixed, ranges=ranges)
 
