@@ -241,7 +241,7 @@ class RunDirectory:
 
 
 def _runs_below(folder: Path) -> str:
-    """Which runs a directory holds that is none itself, e.g. a study."""
+    """The end of the sentence for a directory of many runs, e.g. a study: their names."""
     with suppress(OSError, ValueError):
         found = [
             config.parent for depth in ("*", "*/*", "*/*/*") for config in sorted(folder.glob(f"{depth}/{CONFIG}"))
