@@ -1,7 +1,8 @@
 """What has changed since a page was last told: a page holds one answer open, to which lines of JSON are added.
 
-A page that asked again and again, and drew its charts anew each time, took 0.040 cores in Chromium and the server. Told
-only what has changed, and drawing only that, it takes 0.014 (a run replayed at 2.5 rows a second, four charts).
+A page that asked again and again, and drew its charts anew each time, took 0.040 cores in Chromium and the server.
+Told only what has changed, and drawing only that, it takes 0.014 (a run replayed at 2.5 rows a second, four charts in
+sight).
 """
 
 from __future__ import annotations
