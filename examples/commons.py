@@ -9,16 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+import remuda
 from remuda import Game, GameEntry, GameSpec, Group, Options, grid, kernel, rng
-from remuda import scene as scenes
 
 BERRY, AGENT, KINDS = 2, 3, 4  # remuda.grid has EMPTY = 0 and WALL = 1
 SIGNS = ".#o@"
 COLOURS = np.array([[222, 214, 180], [92, 84, 76], [176, 32, 92], [60, 90, 220]], np.uint8)
 LEGEND = (
-    scenes.SceneKind("field", "#ded6b4"),
-    scenes.SceneKind("wall", "#5c544c"),
-    scenes.SceneKind("berry", "#b0205c", scenes.DISC),
+    remuda.scene.SceneKind("field", "#ded6b4"),
+    remuda.scene.SceneKind("wall", "#5c544c"),
+    remuda.scene.SceneKind("berry", "#b0205c", remuda.scene.DISC),
 )
 STEPS = np.vstack([grid.MOVES, [[0, 0]]])  # up, down, left, right, and stay
 EATEN, LEFT = 0, 1
@@ -125,11 +125,11 @@ class Commons(Game):
         self.signals[0].truncated[done] = True
         self.over |= done
 
-    def scene(self, world: int) -> scenes.Scene:
+    def scene(self, world: int) -> remuda.scene.Scene:
         """The field, and each agent in its own colour."""
         field = np.where(self.planes[world] == AGENT, grid.EMPTY, self.planes[world])
-        agents = (scenes.SceneAgent(i, int(row), int(col)) for i, (row, col) in enumerate(self.cells[world]))
-        return scenes.Scene(LEGEND, field.astype(np.uint8), tuple(agents))
+        agents = (remuda.scene.SceneAgent(i, int(row), int(col)) for i, (row, col) in enumerate(self.cells[world]))
+        return remuda.scene.Scene(LEGEND, field.astype(np.uint8), tuple(agents))
 
     def render(self, world: int) -> NDArray[np.uint8]:
         """One pixel per cell."""

@@ -17,8 +17,8 @@ from remuda.board.tables import ColumnCache, CurveRequest, curve
 def test_a_page_is_told_only_what_changed(board: Client, folder: Path) -> None:
     table = folder / "run" / "metrics.csv"
     header, *lines = table.read_text().splitlines(keepends=True)
-    with board.follow(ids=["run"], metrics=["return", "gems"], once=["gems"]) as news:
-        first = json.loads(news.readline())
+    with board.follow(ids=["run"], metrics=["return", "gems"], once=["gems"]) as changes:
+        first = json.loads(changes.readline())
         assert [run["id"] for run in first["runs"]] == ["run"]
         found = {(own["table"], own["metric"]): own for own in first["curves"]}
         for (name, metric), own in found.items():
@@ -29,16 +29,16 @@ def test_a_page_is_told_only_what_changed(board: Client, folder: Path) -> None:
         before = found["metrics.csv", "return"]
         with table.open("a") as file:
             file.writelines(lines[:2])
-        second = json.loads(news.readline())
+        second = json.loads(changes.readline())
         assert [run["id"] for run in second["runs"]] == ["run"]
         (part,) = second["curves"]  # of the other metric the page has what it wanted, and there was no evaluation
         assert (part["metric"], part["from"], len(part["x"])) == ("return", len(before["x"]), 1)
         assert "studies" not in second
         table.write_text("".join([header, *lines[:2]]))  # a run that goes on writes its tables anew
-        (whole,) = json.loads(news.readline())["curves"]
+        (whole,) = json.loads(changes.readline())["curves"]
         assert (whole["from"], len(whole["x"])) == (0, 1)
         shutil.rmtree(folder / "run")
-        while "gone" not in (last := json.loads(news.readline())):
+        while "gone" not in (last := json.loads(changes.readline())):
             pass  # files are removed one by one
         assert last["gone"] == ["run"]
 
@@ -53,8 +53,8 @@ def test_wishes_that_make_no_sense_are_refused(board: Client, wish: str) -> None
 
 def test_a_wish_for_what_is_not_a_run_is_not_fulfilled(board: Client) -> None:
     names = ["..", "../secret.csv", "run/..", "/", "", "\0"]
-    with board.follow(ids=names, metrics=["return", "../return"]) as news:
-        assert "curves" not in json.loads(news.readline())
+    with board.follow(ids=names, metrics=["return", "../return"]) as changes:
+        assert "curves" not in json.loads(changes.readline())
 
 
 @pytest.mark.parametrize("points", [20, 33])

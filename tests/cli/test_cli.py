@@ -77,7 +77,7 @@ BAD: dict[str, tuple[list[str], str]] = {
     "no such game to check": (["check", "treasurehnt"], "'treasurehunt'"),
     "no such game to list": (["games", "treasurehnt"], "'treasurehunt'"),
     "no such learner to list": (["learners", "inq"], "'iqn'"),
-    "a game of another folder": (["check", "thieves:ENTRY"], "run this where thieves.py is, or set PYTHONPATH"),
+    "a game of another folder": (["check", "thieves:ENTRY"], "in the folder that has thieves.py"),
     "a metric that no run has": (["sweep", "treasurehunt", "lr=log(1e-4, 1e-2)", "metric=gmes"], "did you mean 'gems'"),
     "no run": (["watch"], "RUN is missing: a run directory"),
     "a number with a comma": (["train", "treasurehunt", "total_episodes=1,500"], "should be a whole number"),
@@ -307,7 +307,15 @@ def test_training_ends_with_where_to_look(cli: Any, words: list[str]) -> None:
 
 
 def test_what_cannot_be_watched_is_not_offered_for_watching(cli: Any) -> None:
-    words = ["turns=3", "learner=ppo", "layers=[8]", "total_episodes=2", "worlds=2", "evaluate_episodes=2"]
+    words = [
+        "turns=3",
+        "learner=ppo",
+        "layers=[8]",
+        "minibatches=1",
+        "total_episodes=2",
+        "worlds=2",
+        "evaluate_episodes=2",
+    ]
     for pictures in ("true", "false"):
         outcome = cli("train", "remuda.testing:GIFTS", *words, f"pictures={pictures}", "--out", f"run-{pictures}")
         assert outcome.code == 0

@@ -39,7 +39,7 @@ def test_an_unknown_game_names_the_nearest() -> None:
         ("no.such.module:GAME", "cannot be imported: No module named 'no'"),
         ("remuda.testing:NOTHING", "cannot be imported: .*NOTHING"),
         ("remuda.testing:GIFT", "did you mean remuda.testing:GIFTS?"),
-        ("remuda.testing:ODD", "is of type tuple, neither a GameEntry nor a factory"),
+        ("remuda.testing:ODD", "is a tuple, neither a GameEntry nor a factory"),
         (":GAME", "as Python would import it"),
         ("..testing:GAME", "as Python would import it"),
     ],

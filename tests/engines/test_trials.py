@@ -16,7 +16,7 @@ from remuda.core.machine import CpuClock, cores
 from remuda.core.plan import Plan
 from remuda.engines import choose, trials
 from remuda.engines.rates import Rates, read_rates
-from remuda.engines.trials import Placement, Subject, measure_once, measure_placements
+from remuda.engines.trials import Candidate, Subject, measure_once, measure_placements
 from remuda.engines.turn_cost import TurnCost
 from remuda.learners.herd import assign
 from remuda.learners.iqn.learner import IQN
@@ -24,7 +24,7 @@ from remuda.runs.settings import make_plan, spec_of
 from remuda.testing.broken_games import BROKEN
 from remuda.testing.slow_games import Busy
 
-VECTORIZED, EXECUTOR = Placement("vectorized", 1), Placement("executor", 2)
+VECTORIZED, EXECUTOR = Candidate("vectorized", 1), Candidate("executor", 2)
 AUTO = {**ONE_WORLD_AT_A_TIME, "engine": "auto"}
 
 
@@ -40,11 +40,11 @@ def chosen(**settings: Any) -> tuple[Plan, str]:
 
 
 @pytest.fixture
-def measured(monkeypatch: pytest.MonkeyPatch, always_measured: Path) -> list[Sequence[Placement]]:
+def measured(monkeypatch: pytest.MonkeyPatch, always_measured: Path) -> list[Sequence[Candidate]]:
     """Trials find that processes are twice as fast; the candidates of every measurement are returned."""
-    asked: list[Sequence[Placement]] = []
+    asked: list[Sequence[Candidate]] = []
 
-    def measure(subject: Subject, candidates: Sequence[Placement]) -> dict[Placement, float]:
+    def measure(subject: Subject, candidates: Sequence[Candidate]) -> dict[Candidate, float]:
         asked.append(candidates)
         return {own: 20.0 if own.engine == "executor" else 10.0 for own in candidates}
 
@@ -53,11 +53,11 @@ def measured(monkeypatch: pytest.MonkeyPatch, always_measured: Path) -> list[Seq
     return asked
 
 
-def faked(rates: Mapping[Placement, Sequence[float]], monkeypatch: pytest.MonkeyPatch) -> list[Placement]:
+def faked(rates: Mapping[Candidate, Sequence[float]], monkeypatch: pytest.MonkeyPatch) -> list[Candidate]:
     """Trials give these rates, one after another; the placements tried are returned."""
     left, tried = {own: list(values) for own, values in rates.items()}, []
 
-    def measure(subject: Subject, placement: Placement) -> float | None:
+    def measure(subject: Subject, placement: Candidate) -> float | None:
         tried.append(placement)
         return left[placement].pop(0) if left[placement] else None
 
@@ -65,27 +65,27 @@ def faked(rates: Mapping[Placement, Sequence[float]], monkeypatch: pytest.Monkey
     return tried
 
 
-def test_the_candidates_are_one_worker_and_all_cores(measured: list[Sequence[Placement]]) -> None:
+def test_the_candidates_are_one_worker_and_all_cores(measured: list[Sequence[Candidate]]) -> None:
     plan, why = chosen(worlds=64)
     (candidates,) = measured
     counts = sorted({1, cores()})
     assert list(candidates) == [
-        *(Placement("vectorized", count) for count in counts),
-        *(Placement("executor", count) for count in counts),
-        Placement("sync", counts[-1]),
+        *(Candidate("vectorized", count) for count in counts),
+        *(Candidate("executor", count) for count in counts),
+        Candidate("sync", counts[-1]),
     ]
     assert (plan.engine, plan.deterministic) == ("executor", True)
     assert "executor 1 1.00" in why
 
 
-def test_a_compiled_game_has_fewer_candidates(measured: list[Sequence[Placement]], tiny: dict[str, Any]) -> None:
+def test_a_compiled_game_has_fewer_candidates(measured: list[Sequence[Candidate]], tiny: dict[str, Any]) -> None:
     plan = make_plan({"game": "treasurehunt", **tiny, "worlds": 64, "engine": "auto"})
     choose.choose_engine(plan, spec_of(plan))
-    inline = [Placement("vectorized", count) for count in sorted({1, cores()})]
-    assert list(measured[0]) == [*inline, Placement("executor", cores())]
+    inline = [Candidate("vectorized", count) for count in sorted({1, cores()})]
+    assert list(measured[0]) == [*inline, Candidate("executor", cores())]
 
 
-def test_a_number_of_workers_that_was_given_stays(measured: list[Sequence[Placement]]) -> None:
+def test_a_number_of_workers_that_was_given_stays(measured: list[Sequence[Candidate]]) -> None:
     assert chosen(n_workers=3)[0].n_workers == 3
     assert len(measured) == 1
     plan, why = chosen(n_workers=1)
@@ -112,7 +112,7 @@ def test_the_weights_do_not_depend_on_real_trials(trained: Any, train: Any) -> N
     assert multiprocessing.active_children() == []
 
 
-def test_rates_are_kept_for_plans_of_the_same_shape(measured: list[Sequence[Placement]]) -> None:
+def test_rates_are_kept_for_plans_of_the_same_shape(measured: list[Sequence[Candidate]]) -> None:
     first = chosen()
     assert chosen() == first
     assert chosen(seed=7, total_episodes=400)[0].engine == "executor"
@@ -123,7 +123,7 @@ def test_rates_are_kept_for_plans_of_the_same_shape(measured: list[Sequence[Plac
 
 
 def test_a_file_of_rates_that_cannot_be_read_is_written_again(
-    measured: list[Sequence[Placement]], always_measured: Path
+    measured: list[Sequence[Candidate]], always_measured: Path
 ) -> None:
     chosen()
     (path,) = always_measured.iterdir()
@@ -135,7 +135,7 @@ def test_a_file_of_rates_that_cannot_be_read_is_written_again(
 
 
 def test_rates_of_a_busy_machine_are_not_kept(
-    measured: list[Sequence[Placement]], monkeypatch: pytest.MonkeyPatch
+    measured: list[Sequence[Candidate]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(CpuClock, "disturbance_since", lambda self, before: "this machine was busy")
     assert "this machine was busy, so the next run measures again" in chosen()[1]
@@ -151,7 +151,7 @@ def test_kept_rates_are_no_reason_for_processes_that_cannot_be_started(monkeypat
 
 
 def test_without_processes_threads_are_measured_and_nothing_is_kept(
-    measured: list[Sequence[Placement]], monkeypatch: pytest.MonkeyPatch
+    measured: list[Sequence[Candidate]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(choose, "processes_unavailable", lambda request: "none are left")
     plan, why = chosen()
@@ -181,7 +181,7 @@ def test_processes_have_to_be_faster_than_threads() -> None:
 
 
 def test_only_candidates_that_may_be_the_fastest_are_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    slow, broken = Placement("sync", 2), Placement("executor", 1)
+    slow, broken = Candidate("sync", 2), Candidate("executor", 1)
     tried = faked({VECTORIZED: [100, 80], EXECUTOR: [90, 100], slow: [50], broken: []}, monkeypatch)
     rates = measure_placements(subject_of(), [VECTORIZED, EXECUTOR, slow, broken])
     assert rates == {VECTORIZED: 90.0, EXECUTOR: 95.0, slow: 50.0}
@@ -209,7 +209,7 @@ def test_a_trial_learns_before_its_clock_starts(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("placement", [VECTORIZED, EXECUTOR])
-def test_a_game_that_raises_has_no_rate(placement: Placement) -> None:
+def test_a_game_that_raises_has_no_rate(placement: Candidate) -> None:
     settings = {name: value for name, value in AUTO.items() if name != "work"}
     plan = make_plan({**settings, "game": BROKEN["raises"]})
     spec = spec_of(plan)

@@ -27,8 +27,8 @@ from remuda.runs.film_picture import draw_film
 from remuda.runs.film_terminal import play_in_terminal
 
 GYM: dict[str, Any] = {
-    "learner": "ppo", "layers": [8], "worlds": 2, "total_episodes": 4, "evaluate_episodes": 2, "device": "cpu",
-    "turns": 15, "quiet": True,
+    "learner": "ppo", "layers": [8], "minibatches": 2, "worlds": 2, "total_episodes": 4, "evaluate_episodes": 2,
+    "device": "cpu", "turns": 15, "quiet": True,
 }  # fmt: skip
 
 

@@ -236,7 +236,7 @@ class Parts(gymnasium.Env[Any, Any]):
 
 def test_an_agent_takes_what_its_environment_shows(tmp_path: Path) -> None:
     run = remuda.train(
-        Parts, out=tmp_path / "run", quiet=True, learner="ppo", layers=[8], worlds=2, total_episodes=2,
+        Parts, out=tmp_path / "run", quiet=True, learner="ppo", layers=[8], minibatches=1, worlds=2, total_episodes=2,
         evaluate_episodes=1, pictures=False,
     )  # fmt: skip
     agent, env = run.agent(0), Parts()

@@ -21,7 +21,8 @@ from remuda.studies.design import Design, StudyOptions
 from remuda.studies.schedule import RunSchedule
 from remuda.studies.trials import ray_host
 from remuda.studies.trials import trial as trial_module
-from remuda.studies.trials.places import Message, TrialLost, TrialPlace, on_ray, open_places
+from remuda.studies.trials.opening import open_places
+from remuda.studies.trials.places import Message, TrialLost, TrialPlace, on_ray
 from remuda.studies.trials.pool import MAX_DEATHS, TrialPool
 from remuda.studies.trials.ray_host import TrialHost
 from remuda.studies.trials.trial import Trial, TrialOutcome, TrialProgress, run_trial

@@ -151,7 +151,7 @@ def test_a_run_tells_a_type_error_of_numba_once_too() -> None:
     with pytest.raises(TypingError) as raised:
         _calls_what_numba_lacks(np.zeros(2))
     lines = message_of(raised.value).splitlines()
-    assert "Unknown attribute 'tobytes' of type array(float64, 1d, C)" in lines
+    assert "Unknown attribute 'tolist' of type array(float64, 1d, C)" in lines
     assert len(lines) == len(set(lines)) <= 5
     assert "\x1b" not in "".join(lines)
 

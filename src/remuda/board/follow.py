@@ -81,7 +81,7 @@ class Follower:
     def changes(self) -> dict[str, Any]:
         """What is new; empty if nothing is."""
         before = dict(self._runs)
-        news = self._changed_runs()
+        changes = self._changed_runs()
         curves = [
             found
             for name in self.wish.ids
@@ -90,7 +90,7 @@ class Follower:
             for metric in self.wish.metrics
             if (found := self._changed_curve(name, table, metric)) is not None
         ]
-        return news | {"curves": curves} if curves else news
+        return changes | {"curves": curves} if curves else changes
 
     def _changed_runs(self) -> dict[str, Any]:
         began = time.monotonic()

@@ -204,12 +204,12 @@ class BoardHandler(BaseHTTPRequestHandler):
         said = 0.0
         with suppress(OSError):  # the page is gone
             while True:
-                news = follower.changes()
-                if news or time.monotonic() - said > ALIVE_S:
-                    self.wfile.write(to_json(news).encode() + b"\n")
+                changes = follower.changes()
+                if changes or time.monotonic() - said > ALIVE_S:
+                    self.wfile.write(to_json(changes).encode() + b"\n")
                     said = time.monotonic()
                 # A page says nothing more, so what comes is the end of the connection.
-                if select.select([self.connection], [], [], EVERY_S if news else LOOK_S)[0]:
+                if select.select([self.connection], [], [], EVERY_S if changes else LOOK_S)[0]:
                     return
 
     def _send_page(self, name: str, file: str) -> None:

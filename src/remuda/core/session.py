@@ -89,6 +89,16 @@ def unpack(packed: Mapping[str, bytes]) -> None:
             require_version(name, data)
 
 
+def to_bytes(message: Any) -> bytes:
+    """A message for a process that this one started, or that started it."""
+    return pickle.dumps(message)
+
+
+def from_bytes(message: bytes) -> Any:
+    """A message of `to_bytes`, from the pipe or the actor of such a process and from nowhere else."""
+    return pickle.loads(message)
+
+
 def import_name(thing: Any) -> str | None:
     """`module:name` under which other processes import this very object; None if they cannot."""
     name = getattr(thing, "__qualname__", "")

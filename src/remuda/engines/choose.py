@@ -18,7 +18,7 @@ from remuda.engines.collectors.warm_up import warm_up_request
 from remuda.engines.context import EngineContext
 from remuda.engines.rates import Rates, read_rates, write_rates
 from remuda.engines.table import AUTO, find_engine
-from remuda.engines.trials import FEWEST_TURNS, Placement, Subject, measure_placements, short_enough
+from remuda.engines.trials import FEWEST_TURNS, Candidate, Subject, measure_placements, short_enough
 from remuda.engines.turn_cost import measure_turn
 from remuda.games.registry import find_game
 from remuda.learners.herd import Part, assign
@@ -40,7 +40,7 @@ WORTH_PROCESSES = 1.05
 """Worker processes take memory and time to start: they have to be faster than threads by this factor."""
 MAX_WAITING_WORKERS = 64
 TOLD = 3
-"""Placements whose rates are shown."""
+"""Candidates whose rates are shown."""
 
 Hook = Callable[[str], None]
 
@@ -125,7 +125,7 @@ def _by_trials(subject: Subject, on_trials: Hook) -> tuple[Choice, str] | None:
     return Choice(best.engine, best.workers), f"in short trials, as shares of the fastest: {told}{note}"
 
 
-def _measure(subject: Subject) -> tuple[dict[Placement, float], str]:
+def _measure(subject: Subject) -> tuple[dict[Candidate, float], str]:
     """The rates of all candidates, and a note if they should not be kept."""
     before, missing = CpuClock.now(), _missing_processes(subject)
     candidates = _inline(subject.plan) if missing else [*_inline(subject.plan), *_processes(subject.plan)]
@@ -136,7 +136,7 @@ def _measure(subject: Subject) -> tuple[dict[Placement, float], str]:
     return rates, f"; {busy}, so the next run measures again" if busy else ""
 
 
-def _worthwhile(rates: Rates) -> Placement:
+def _worthwhile(rates: Rates) -> Candidate:
     """The fastest placement, unless it has worker processes and threads are about as fast."""
     inline = max((rate for placement, rate in rates.ranked() if not find_engine(placement.engine).processes), default=0)
     for placement, rate in rates.ranked():
@@ -154,24 +154,24 @@ def _missing_processes(subject: Subject) -> str | None:
     return processes_unavailable(warm_up_request(subject.plan, subject.spec))
 
 
-def _inline(plan: Plan) -> list[Placement]:
+def _inline(plan: Plan) -> list[Candidate]:
     """Candidates in this process: one thread, and all cores."""
-    return [Placement("vectorized", count) for count in _counts(plan, cores())]
+    return [Candidate("vectorized", count) for count in _counts(plan, cores())]
 
 
-def _processes(plan: Plan) -> list[Placement]:
+def _processes(plan: Plan) -> list[Candidate]:
     """Candidates with worker processes: for a game that plays many worlds at once only what has been the best now and
     then, since trials take time.
     """
     counts = _counts(plan, min(cores(), plan.worlds))
-    executors = [Placement("executor", count) for count in counts]
+    executors = [Candidate("executor", count) for count in counts]
     batched = find_game(plan.game).step_cost_of(plan.options) is StepCost.BATCHED
-    return executors[-1:] if batched else [*executors, Placement("sync", counts[-1])]
+    return executors[-1:] if batched else [*executors, Candidate("sync", counts[-1])]
 
 
-def _counts(plan: Plan, most: int) -> list[int]:
+def _counts(plan: Plan, useful: int) -> list[int]:
     """Numbers of workers to try: the plan's own, or one and as many as are useful."""
-    return [plan.n_workers] if plan.n_workers else sorted({1, most})
+    return [plan.n_workers] if plan.n_workers else sorted({1, useful})
 
 
 def _duration(seconds: float) -> str:

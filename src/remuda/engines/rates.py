@@ -18,7 +18,7 @@ from remuda.core.code_versions import hash_code, version_of
 from remuda.core.kernels import cache_base, sources_hash
 from remuda.core.machine import machine
 from remuda.core.options import Options
-from remuda.engines.trials import Placement, Subject
+from remuda.engines.trials import Candidate, Subject
 
 FOLDER = "engines"
 DECIDING = (
@@ -28,7 +28,7 @@ DECIDING = (
 """Settings that the rates depend on; the seed, the length of the run and files are not among them."""
 
 
-class PlacementRate(Options):
+class CandidateRate(Options):
     """The rate of one placement."""
 
     engine: Literal["vectorized", "executor", "sync"]
@@ -40,10 +40,10 @@ class Rates(Options):
     """What was measured of a plan."""
 
     round_s: float = Field(gt=0, description="of a whole round, on the first placement")
-    placements: list[PlacementRate] = Field(min_length=1)
+    placements: list[CandidateRate] = Field(min_length=1)
 
     @classmethod
-    def of(cls, round_s: float, measured: Mapping[Placement, float]) -> Rates:
+    def of(cls, round_s: float, measured: Mapping[Candidate, float]) -> Rates:
         """From what trials returned."""
         rates: list[Any] = [{"engine": own.engine, "workers": own.workers, "rate": r} for own, r in measured.items()]
         return cls(round_s=round_s, placements=rates)
@@ -52,9 +52,9 @@ class Rates(Options):
         """Only the placements in one process."""
         return Rates(round_s=self.round_s, placements=[one for one in self.placements if one.engine == "vectorized"])
 
-    def ranked(self) -> list[tuple[Placement, float]]:
+    def ranked(self) -> list[tuple[Candidate, float]]:
         """The placements and their rates, the fastest first."""
-        own = [(Placement(one.engine, one.workers), one.rate) for one in self.placements]
+        own = [(Candidate(one.engine, one.workers), one.rate) for one in self.placements]
         return sorted(own, key=lambda one: one[1], reverse=True)
 
 

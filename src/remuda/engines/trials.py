@@ -53,7 +53,7 @@ UNLIMITED = 2**40
 
 
 @dataclass(frozen=True, order=True)
-class Placement:
+class Candidate:
     """An engine with a number of workers: threads, or processes."""
 
     engine: str
@@ -82,7 +82,7 @@ class Subject:
         plan = self.plan.model_copy(update={"updates_per_episode": scaled})
         return replace(self, plan=plan, spec=replace(self.spec, turns=turns))
 
-    def on(self, placement: Placement) -> Plan:
+    def on(self, placement: Candidate) -> Plan:
         """The plan of a trial: it has no end, and neither evaluates nor saves."""
         options = {
             learner: {name: value for name, value in own.items() if name != "learning_starts"}
@@ -96,12 +96,12 @@ class Subject:
         return self.plan.model_copy(update=changes)
 
 
-def measure_placements(subject: Subject, candidates: Sequence[Placement]) -> dict[Placement, float]:
+def measure_placements(subject: Subject, candidates: Sequence[Candidate]) -> dict[Candidate, float]:
     """Episodes per second of each candidate, the median over its trials; those that cannot run are left out.
 
     Where episodes had to be cut, the rates are those of the cut episodes: only their ratios mean something.
     """
-    rates: dict[Placement, list[float]] = {}
+    rates: dict[Candidate, list[float]] = {}
     for number in range(PASSES):
         order = candidates if number % 2 == 0 else candidates[::-1]
         for placement in _close(order, rates) if number else order:
@@ -113,7 +113,7 @@ def measure_placements(subject: Subject, candidates: Sequence[Placement]) -> dic
     return {placement: statistics.median(own) for placement, own in rates.items()}
 
 
-def _close(order: Sequence[Placement], rates: Mapping[Placement, Sequence[float]]) -> list[Placement]:
+def _close(order: Sequence[Candidate], rates: Mapping[Candidate, Sequence[float]]) -> list[Candidate]:
     """The candidates that may still turn out to be the fastest; none where there is no choice left."""
     medians = {placement: statistics.median(own) for placement, own in rates.items()}
     best = max(medians.values(), default=0.0)
@@ -121,7 +121,7 @@ def _close(order: Sequence[Placement], rates: Mapping[Placement, Sequence[float]
     return close if len(close) > 1 else []
 
 
-def short_enough(subject: Subject, placement: Placement) -> tuple[Subject, float] | None:
+def short_enough(subject: Subject, placement: Candidate) -> tuple[Subject, float] | None:
     """The subject with episodes of which a round takes about ROUND_S, and seconds that a whole round takes; or None.
 
     None: no trial is possible, because the game raises or does not answer. Two probes tell what each turn costs from
@@ -145,7 +145,7 @@ def short_enough(subject: Subject, placement: Placement) -> tuple[Subject, float
 
 
 def measure_once(
-    subject: Subject, placement: Placement, rounds: int = MEASURED_ROUNDS, seconds: float = MEASURED_S
+    subject: Subject, placement: Candidate, rounds: int = MEASURED_ROUNDS, seconds: float = MEASURED_S
 ) -> float | None:
     """Episodes per second in one trial; None if it failed.
 
@@ -165,7 +165,7 @@ def measure_once(
     return None if thread.is_alive() else clock.rate
 
 
-def _run(subject: Subject, placement: Placement, clock: _Clock) -> None:
+def _run(subject: Subject, placement: Candidate, clock: _Clock) -> None:
     """Train until the clock has measured enough. Whatever goes wrong will go wrong in training, which reports it."""
     plan = subject.on(placement)
     pool = WorkerPool(clock.check, limits=Limits.of(plan), warm_up_request=warm_up_request(subject.plan, subject.spec))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import re
@@ -59,6 +60,14 @@ def _check_place(folder: Path) -> None:
     """Refuse a path that is relative to a working directory that was removed."""
     if not folder.is_absolute():
         raise RunError("the working directory was removed: change to one that exists, or give --out from the root")
+
+
+def check_writable(folder: Path) -> None:
+    """Refuse a directory that cannot be made, before a plan is measured for it."""
+    above = next((path for path in (folder, *folder.parents) if os.path.lexists(path)), Path("/"))
+    if not above.is_dir() or not os.access(above, os.W_OK):
+        reason = os.strerror(errno.EACCES if above.is_dir() else errno.ENOTDIR)
+        raise RunError(f"{short_repr(str(folder))} cannot be written: {reason}")
 
 
 def free_folder(folder: Path) -> Path:

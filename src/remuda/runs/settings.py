@@ -276,7 +276,7 @@ def _route(name: str, value: Any, plan: dict[str, Any], game: type[Options], use
                             f"{called}{ours} is an option of learner {learner}, not of {' or '.join(used)}: "
                             f"leave it out, or add learner={learner}"
                         )
-            if get_close_matches(name, game.model_fields, n=1, cutoff=0.5):  # rather than one of the plan or a learner
+            if get_close_matches(name, game.model_fields, n=1, cutoff=0.7):  # rather than one of the plan or a learner
                 raise UnknownName("setting", name, game.model_fields)
             raise ConfigError(f"{UnknownName('setting', name, names)} The game has {', '.join(game.model_fields)}.")
         for learner in takers:

@@ -28,7 +28,7 @@ from remuda.engines.interfaces import Collectors, Trainers, Update
 from remuda.engines.loop import Loop
 from remuda.engines.table import ENGINES, find_engine
 from remuda.games.registry import AnyGame, find_game
-from remuda.learners.herd import assign, count_parameters, stacking_lines, tolerated_lag
+from remuda.learners.herd import assign, count_parameters, make_learner, stacking_lines, tolerated_lag
 from remuda.rollout.warm_up import warm_up
 from remuda.runs import checkpoint
 from remuda.runs.callbacks.base import Callback, Row
@@ -42,6 +42,7 @@ from remuda.runs.directory import CONFIG, CONSOLE_LOG
 from remuda.runs.display import counted
 from remuda.runs.failure_log import FailureLog
 from remuda.runs.folder import (
+    check_writable,
     locked,
     new_folder,
     prepare,
@@ -239,8 +240,12 @@ def _train(job: TrainingJob) -> Run:
 
     def before_trials(text: str) -> None:
         nonlocal compiled
+        check_writable(folder)
         with suppress(MemoryError, RuntimeError, ValueError):  # then no trial works, and `_build` says what is wrong
             check_networks(job.plan, spec, parts)
+            for part in parts:
+                if part.learns:
+                    make_learner(part, job.plan, spec, "cpu", (0, 1))
         _compile(console.print, job.plan, compiled)
         compiled = True
         if text:

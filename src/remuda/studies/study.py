@@ -37,7 +37,8 @@ from remuda.studies.progress import StudyProgress
 from remuda.studies.report import StudyReport
 from remuda.studies.schedule import RunSchedule
 from remuda.studies.state import StudyState
-from remuda.studies.trials.places import on_ray, open_places
+from remuda.studies.trials.opening import open_places
+from remuda.studies.trials.places import on_ray
 from remuda.studies.trials.pool import TrialPool
 from remuda.studies.trials.trial import TrialOutcome, TrialProgress
 from remuda.transport.processes import refuse_inside_workers

@@ -38,7 +38,8 @@ from remuda.studies.sweeps.proposer import (
     require_optuna,
 )
 from remuda.studies.sweeps.space import distributions, is_range
-from remuda.studies.trials.places import Places, on_ray, open_places, threads_on_cluster
+from remuda.studies.trials.opening import open_places
+from remuda.studies.trials.places import Places, on_ray, threads_on_cluster
 from remuda.studies.trials.pool import TrialPool
 from remuda.studies.trials.trial import Trial, TrialOutcome
 from remuda.transport.processes import refuse_inside_workers

@@ -1,19 +1,15 @@
-"""Where the trials of a pool run: the interface of a place, and the kinds of places there are."""
+"""Where the trials of a pool run: the interface of a place. `opening.py` makes them."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from remuda.core.errors import ConfigError
 from remuda.core.plan import Plan
 from remuda.studies.trials.trial import Trial, TrialOutcome, TrialProgress
-
-if TYPE_CHECKING:
-    from remuda.studies.trials.ray_places import RayPlaces
 
 PROCESSES, RAY = "processes", "ray"
 ON_HELP = (
@@ -81,35 +77,3 @@ def on_ray(on: str) -> bool:
 def threads_on_cluster(plan: Plan) -> int:
     """Threads or processes of a trial's engine where the cores of this machine do not decide."""
     return plan.n_workers or max(1, int(plan.actor_cpus))
-
-
-def open_places(
-    on: str,
-    size: int,
-    folder: Path,
-    plans: Sequence[Plan],
-    objects: Iterable[str] = (),
-    say: Callable[[str], None] = lambda text: None,
-) -> Places | None:
-    """Places for `size` trials of these plans, with directories below `folder`; None: run them here, one by one.
-
-    `objects` are names of games and networks of this Python session, which the processes get.
-    """
-    from remuda.studies.trials.process_places import ProcessPlaces
-
-    if on_ray(on) and plans:
-        return _open_ray(on, size, folder, plans, objects, say)
-    return None if size == 1 or not plans else ProcessPlaces(size, objects)
-
-
-def _open_ray(
-    on: str, size: int, folder: Path, plans: Sequence[Plan], objects: Iterable[str], say: Callable[[str], None]
-) -> RayPlaces:
-    from remuda.studies.trials.ray_places import RayPlaces
-
-    if any(plan.engine == RAY for plan in plans):
-        raise ConfigError(
-            f"on={on} has each trial on one node, and engine=ray would spread it again: choose another engine, "
-            "or leave out on"
-        )
-    return RayPlaces(on.partition(":")[2] or None, size, folder, plans, objects, say)

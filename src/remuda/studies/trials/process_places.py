@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterable
 from multiprocessing.connection import wait
 
@@ -25,7 +24,7 @@ class ProcessPlace(TrialPlace):
         self.trial = trial
         if self.process is None:
             self.process = TrialProcess(session.pack(self._objects))
-        self.process.send(pickle.dumps(trial))
+        self.process.send(session.to_bytes(trial))
 
     def stop(self) -> None:
         """Ask the trial to save and to stop."""
@@ -65,7 +64,7 @@ class ProcessPlaces:
             if process.connection not in ready:
                 continue
             try:
-                found.append((place, pickle.loads(process.connection.recv_bytes())))
+                found.append((place, session.from_bytes(process.connection.recv_bytes())))
             except (EOFError, OSError):
                 self._places.remove(place)
                 found.append((place, TrialLost(f"its process {process.await_end()}")))

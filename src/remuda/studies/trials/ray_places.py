@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import pickle
+import os
 import sys
+import tempfile
 import time
-import uuid
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -49,7 +49,7 @@ class RayPlace(TrialPlace):
     def send(self, trial: Trial) -> None:
         """Start a trial."""
         self.trial = trial
-        self.sent = self.actor.run.remote(pickle.dumps(replace(trial, folder=trial.folder.absolute())))
+        self.sent = self.actor.run.remote(session.to_bytes(replace(trial, folder=trial.folder.absolute())))
 
     def stop(self) -> None:
         """Ask the trial to save and to stop."""
@@ -86,9 +86,10 @@ class RayPlaces:
         self._began = time.monotonic()
         self._resized_at = 0.0
         self._joined = False  # whether any host ever has
-        self._seen_file = self._folder / f".seen-{uuid.uuid4().hex}"
         with storage_errors(self._folder):
-            self._seen_file.touch()
+            handle, name = tempfile.mkstemp(prefix=".seen-", dir=self._folder)
+        os.close(handle)
+        self._seen_file = Path(name)
         try:
             self._cluster = Cluster(self._ray, self._plan, STORE_BYTES)
         except BaseException:
@@ -154,7 +155,7 @@ class RayPlaces:
         assert isinstance(answer, HostReport)
         if place.trial is None:
             return []  # its process ended while it had nothing to do
-        messages: list[Message] = [pickle.loads(message) for message in answer.messages]
+        messages: list[Message] = [session.from_bytes(message) for message in answer.messages]
         if answer.died and not any(isinstance(message, TrialOutcome) for message in messages):
             messages.append(TrialLost(f"its process {answer.died}", counts=not answer.lease_over))
         return messages

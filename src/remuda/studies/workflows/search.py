@@ -19,7 +19,8 @@ from remuda.games.cage2.workflow import ORDERS, distinct_orders
 from remuda.runs.folder import free_folder, locked
 from remuda.runs.settings import make_plan, spec_of
 from remuda.runs.trust import check_trust, sign, sign_runs
-from remuda.studies.trials.places import on_ray, open_places
+from remuda.studies.trials.opening import open_places
+from remuda.studies.trials.places import on_ray
 from remuda.studies.trials.pool import TrialPool
 from remuda.studies.trials.trial import TrialProgress
 from remuda.studies.workflows.methods import SearchSpace, propose
