@@ -18,9 +18,8 @@ import remuda
 from remuda.adapters.inbound.worlds import SimulatorGame
 from remuda.core import rng
 from remuda.core.errors import ConfigError
-from remuda.core.game import make_game
+from remuda.core.game import StepCost, make_game
 from remuda.core.rng import Stream
-from remuda.engines.choose import choose_engine
 from remuda.engines.collectors.task_size import task_size
 from remuda.games.cage2.belief import Belief, conclude, suppose, write_belief
 from remuda.games.cage2.compact import N_COMPACT
@@ -267,12 +266,11 @@ def test_it_can_be_trained_in_on_every_engine(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("cyborg")
-def test_auto_knows_that_the_original_plays_one_world_at_a_time() -> None:
-    for simulator, engine in (("own", "vectorized"), ("cyborg", "executor")):
-        settings = {"learner": "ppo", "simulator": simulator, "total_episodes": 16 if simulator == "own" else 4000}
-        plan = make_plan({"game": "cage2", "engine": "auto", **settings})
-        assert choose_engine(plan, spec_of(plan))[0].engine == engine
-        assert task_size(plan, workers=4) == (4 if engine == "vectorized" else 1)
+def test_engines_know_that_the_original_plays_one_world_at_a_time() -> None:
+    for simulator, cost, size in (("own", StepCost.BATCHED, 4), ("cyborg", StepCost.SLOW, 1)):
+        plan = make_plan({"game": "cage2", "learner": "ppo", "simulator": simulator})
+        assert find_game("cage2").step_cost_of(plan.options) is cost
+        assert task_size(plan, workers=4) == size
 
 
 def test_without_cyborg_the_error_says_where_to_get_it(monkeypatch: pytest.MonkeyPatch, cli: Any) -> None:

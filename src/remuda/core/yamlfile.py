@@ -99,7 +99,8 @@ def read_assignments(assignments: list[str]) -> dict[str, Any]:
     for word, following in zip_longest(assignments, assignments[1:], fillvalue="="):
         name, sign, text = word.partition("=")
         if not sign or not name:
-            hint = f": write {word}={following}" if "=" not in f"{word}{following}" else ""
+            is_pair = word.isidentifier() and following.isprintable() and "=" not in following
+            hint = f": write {word}={following}" if is_pair else ""
             raise ConfigError(f"{word!r} is not of the form key=value{hint}")
         try:
             result[name] = _parse(text)

@@ -142,8 +142,9 @@ class FailureLog:
             if skipped.refusal:
                 raise ConfigError(skipped.refusal)
             self.updates_skipped += skipped.updates
-            for agent in range(*skipped.agents):
-                self._skip_reasons.setdefault(agent, skipped.reason)
+            if skipped.traceback:
+                for agent in range(*skipped.agents):
+                    self._skip_reasons.setdefault(agent, skipped.reason)
             is_new = skipped.traceback not in {"", *self._told_tracebacks}
             self._told_tracebacks.add(skipped.traceback)
             self._report("skipped update", str(skipped) + (f"\n{skipped.traceback}" if is_new else ""))
@@ -155,7 +156,7 @@ class FailureLog:
                 )
 
     def check_learned(self, steps: Mapping[int, int]) -> None:
-        """Raise if an agent made no update because all were skipped; `steps` are the updates made, by agent."""
+        """Raise if an agent made no update and its learner raised; `steps` are the updates made, by agent."""
         idle = [agent for agent in sorted(self._skip_reasons) if not steps.get(agent, 0)]
         if idle:
             who = f"agent {idle[0]}" if len(idle) == 1 else f"{len(idle)} agents, {idle[0]} the first of them,"

@@ -204,7 +204,8 @@ def test_aliases_a_person_would_write_are_read(tmp_path: Path) -> None:
 
 def test_the_largest_plan_we_write_is_read_back(tmp_path: Path) -> None:
     rates = [1 / (3 + agent) for agent in range(5000)]
-    plan = make_plan({"game": "treasurehunt", "seed": 2**63 - 1, "lr": rates})
+    field = {"agents": len(rates), "height": 100, "width": 100}
+    plan = make_plan({"game": "treasurehunt", "seed": 2**63 - 1, "lr": rates, **field})
     write_yaml(tmp_path / "plan.yaml", plan)
     assert make_plan(read_yaml(tmp_path / "plan.yaml")) == plan
 

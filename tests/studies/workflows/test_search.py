@@ -220,7 +220,7 @@ def test_all_120_orders_are_different_games_without_the_foothold(tmp_path: Path)
         ("cage2", {"workflow": "all"}, ConfigError, "workflow is chosen by the search"),
         ("cage2", {"method": "magic"}, ConfigError, "method="),
         ("cage2", {"compliance_threshold": 2}, ConfigError, "compliance_threshold=2"),
-        ("cage2", {"layer": [8]}, ConfigError, "layer is an option of learner iqn, not of ppo"),
+        ("cage2", {"layer": [8]}, ConfigError, "it is called 'layers' here"),
         ("cage2", {"method": "halving"}, ConfigError, "too little for method=halving"),
         ("cage2", {"engine": "warp"}, UnknownName, "engine"),
     ],
