@@ -169,7 +169,7 @@ def test_a_host_that_nobody_asks_saves_and_ends_its_trial(
     tmp_path: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on a machine that is cut off: the trial runs again elsewhere, so it must not go on here."""
-    monkeypatch.setattr(sys.modules["__main__"], "__file__", None, raising=False)  # the host removes it
+    monkeypatch.setitem(vars(sys.modules["__main__"]), "__file__", None)  # the host removes it
     monkeypatch.setattr(ray_host, "LEASE_S", 3.0)
     settings = {"game": "treasurehunt", **tiny, "total_episodes": 30000, "checkpoint_every": 30000}
     trial = Trial("one", tmp_path / "run", settings, 30000, n_workers=1)
