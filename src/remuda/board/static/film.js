@@ -4,9 +4,9 @@ import { ask, colour, el, setAttribute, setText, short } from "./dom.js";
 const FACING = [[0, -1], [0, 1], [-1, 0], [1, 0]]; // up, down, left, right
 const MAX_CELLS = 4_000_000, MIN_CELL = 4, MOST_SCALED = 3;
 const REST_MS = 120_000; // a film that plays takes more than curves do: it rests when nobody has touched the page for so long
-const WORDS_MS = 500; // turn and scores while it plays: writing them with each picture cost a third of the whole
+const WORDS_MS = 1000; // turn and scores while it plays: writing them with each picture cost a third of the whole
 // A picture costs Chromium some 4 ms, however little of it has changed: few of them per second while something trains.
-const SPEEDS = [2, 4, 6, 12, 24, 48], USUAL_SPEED = 6, BUSY_PICTURES = 6;
+const SPEEDS = [2, 4, 8, 16, 32], USUAL_SPEED = 4, BUSY_PICTURES = 4;
 
 export class Film {
   constructor(data) {
