@@ -312,7 +312,7 @@ export class Stage {
 
   show(index, withWords = true) {
     this.index = index;
-    for (const { film, canvas, room, isSeen } of this.sides) if (film && room && isSeen) film.draw(canvas, index, room);
+    for (const { film, canvas, room, isSeen } of this.sides) if (film && room && (isSeen || !film.changed)) film.draw(canvas, index, room);
     if (withWords) this.write(index);
   }
 
