@@ -303,6 +303,10 @@ def test_train_with_board_opens_the_page_with_the_run(page: Page, tmp_path: Path
         port = urlsplit(opened).port
         listening = [own.laddr for own in psutil.net_connections("inet") if own.status == psutil.CONN_LISTEN]
         assert [address for address, own in listening if own == port] == ["127.0.0.1"]
+        rows = tmp_path / "runs" / "own" / "metrics.csv"
+        while not rows.exists():  # a run that has not begun yet ends at once, without saving
+            assert process.poll() is None
+            time.sleep(0.1)
     finally:
         process.terminate()
         assert process.wait(120) == 128 + signal.SIGTERM

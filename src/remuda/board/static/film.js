@@ -118,7 +118,7 @@ export class Film {
     if (!this.changed) {
       this.looks = [];
       pen.fillStyle = card;
-      pen.fillRect(0, 0, wide, high);
+      pen.fillRect(0, 0, wide + 2, high + 2); // the last points of the canvas too, where its size was rounded
       columns.forEach((name, column) => text(pen, name, 8 + column * step, 16, style.getPropertyValue("--ink"), 17));
     }
     places.forEach(([name, column], index) => {
