@@ -1,11 +1,13 @@
 """The board's cost: the rate of a training with and without a page open, in turns in the same run; and large folders.
 
 python -m benchmarks board
+python -m benchmarks.board 1        # fewer turns: does it work?
 
-The page is opened in Chromium on the same machine (`make browser`), its curves in sight. A phase with the page comes in
-turns with two without it: their ratio says how much of a difference is chance. The training has no evaluations and
-checkpoints, which take seconds and would fall into one phase and not into the other. Meanwhile a row of another run is
-written and looked for in its curve. Then a folder of 500 runs is opened, and a run of a million rows.
+The page is opened in Chromium on the same machine (`make browser`), with curves in sight or with a film that plays,
+before and now side by side. A phase with each of them comes in turns with two without: their ratio says how much of a
+difference is chance. The training has no evaluations and checkpoints, which take seconds and would fall into one phase
+and not into the other. Meanwhile a row of another run is written and looked for in its curve. Then a folder of 500 runs
+is opened, and a run of a million rows.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -30,13 +32,16 @@ from numpy.typing import NDArray
 from remuda.core.machine import CpuClock, machine, tree_cpu_s
 from remuda.runs.describe import last_rows
 
-PHASE_S, TURNS, RUNS, ROWS, WRITES = 6.0, 24, 500, 250_000, 12
+PHASE_S, TURNS, RUNS, ROWS, WRITES = 6.0, 18, 500, 250_000, 12
 OPENING_S, CLOSING_S = 2.0, 1.0
 """Left out at the beginning of a phase: what is asked for is the cost of a page that is open."""
 QUIET = ("total_episodes=10000000", "evaluate_every=0", "checkpoint_every=10000000", "checkpoint_every_s=1000000")
 
 
-def main() -> None:
+PAGES = {"an open page": "curves", "a page on which a film plays": "herd"}
+
+
+def main(turns: int = TURNS) -> None:
     """Measure and print."""
     from playwright.sync_api import sync_playwright
 
@@ -55,9 +60,10 @@ def main() -> None:
             assert board.stdout is not None
             address = board.stdout.readline().split(" at ")[1].split(" ")[0]
             _wait_for_rows(root / "run")
-            _count_cores(board.pid, browser, f"{address}#run=run&tab=curves", "an open page")
-            _count_cores(board.pid, browser, f"{address}#run=run&tab=herd", "a page on which a film plays")
-            _compare(root / "run", browser, f"{address}#run=run&tab=curves")
+            pages = {what: f"{address}#run=run&tab={tab}" for what, tab in PAGES.items()}
+            for what, page in pages.items():
+                _count_cores(board.pid, browser, page, what)
+            _compare(root / "run", browser, pages, turns)
             _follow(root, address, browser)
             training.terminate()
             training.wait()
@@ -104,35 +110,35 @@ def _wait_for_rows(run: Path) -> None:
     time.sleep(2 * PHASE_S)
 
 
-def _compare(run: Path, browser: Any, address: str) -> None:
-    """One phase with the page and two without, in every order in turn."""
-    rates = np.zeros((TURNS, 3))  # with, without, without again
-    for turn in range(TURNS):
-        for phase in np.roll(range(3), turn):
-            if phase == 0:
-                with _opened(browser, address):
-                    rates[turn, phase] = _rate(run, OPENING_S)
-            else:
-                rates[turn, phase] = _rate(run, CLOSING_S)
-    _print_ratio("with the page open in Chromium ÷ without", rates[:, 0] / rates[:, 1:].mean(axis=1))
-    _print_ratio("without ÷ without, which is chance", rates[:, 1] / rates[:, 2])
+def _compare(run: Path, browser: Any, pages: dict[str, str], turns: int) -> None:
+    """A phase with each page and two without any, in every order in turn."""
+    addresses = [*pages.values(), None, None]
+    rates = np.zeros((turns, len(addresses)))
+    for turn in range(turns):
+        for phase in np.roll(range(len(addresses)), turn):
+            rates[turn, phase] = _rate(run, browser, addresses[phase])
+    without = rates[:, len(pages) :]
+    for number, what in enumerate(pages):
+        _print_ratio(f"beside {what} ÷ without", rates[:, number] / without.mean(axis=1))
+    _print_ratio("without ÷ without, which is chance", without[:, 0] / without[:, 1])
 
 
 def _print_ratio(what: str, ratios: NDArray[np.float64]) -> None:
     low, high = np.percentile(ratios, [25, 75])
-    error = np.std(ratios, ddof=1) / len(ratios) ** 0.5
+    error = np.std(ratios, ddof=1) / len(ratios) ** 0.5 if len(ratios) > 1 else np.nan
     print(
         f"rate {what}: mean {np.mean(ratios):.3f} ± {error:.3f} (standard error), "
         f"median {np.median(ratios):.3f} ({low:.3f} to {high:.3f}, its middle half), {len(ratios)} turns"
     )
 
 
-def _rate(run: Path, left_out_s: float) -> float:
+def _rate(run: Path, browser: Any, address: str | None) -> float:
     """Episodes per second over a phase, by the clock of the run."""
-    time.sleep(left_out_s)
-    first = last_rows(run / "metrics.csv")[-1]
-    time.sleep(PHASE_S)
-    last = last_rows(run / "metrics.csv")[-1]
+    with _opened(browser, address) if address else nullcontext():
+        time.sleep(OPENING_S if address else CLOSING_S)
+        first = last_rows(run / "metrics.csv")[-1]
+        time.sleep(PHASE_S)
+        last = last_rows(run / "metrics.csv")[-1]
     return (int(last["episodes"]) - int(first["episodes"])) / (float(last["wall_s"]) - float(first["wall_s"]))
 
 
@@ -185,7 +191,7 @@ def _open_many(root: Path, address: str, browser: Any) -> None:
     for _ in range(3):
         began = time.perf_counter()
         page.goto(address)
-        page.wait_for_function("runs => document.querySelectorAll('.run').length > runs", arg=RUNS)
+        page.wait_for_selector(f".run >> nth={RUNS}", state="attached")
         times.append(time.perf_counter() - began)
         page.goto("about:blank")
     page.close()
@@ -221,3 +227,7 @@ def _open_long(root: Path, address: str, browser: Any) -> None:
         f"{4 * rows:,} rows: read at first in {first:.2f} s; a curve is {sent / 1e3:.0f} kB; "
         f"a zoom is drawn in {np.median(zooms):.2f} s (longest {max(zooms):.2f} s)"
     )
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))

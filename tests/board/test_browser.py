@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 import psutil
 import pytest
-from browsing import HOSTILE, mean_line, wait_until
+from browsing import COUNT_PICTURES, HOSTILE, mean_line, wait_until
 from playwright.sync_api import Page, expect
 
 import remuda
@@ -91,6 +91,20 @@ def test_the_film_plays_pauses_and_is_scrubbed(page: Page, address: str, trainin
     expect(page.locator("#film-now")).to_have_attribute("aria-label", re.compile("turn 1,"))
     expect(page.locator("#version-before")).to_have_value("0")
     expect(page.locator("#version-now")).to_have_value(re.compile("[1-9]"))  # an evaluated version, when there is one
+
+
+def test_a_fast_film_has_few_pictures_while_something_trains(page: Page, address: str, training: Any) -> None:
+    page.add_init_script(COUNT_PICTURES)
+    page.goto(f"{address}#run=live&tab=herd")
+    expect(page.locator("#turn")).to_contain_text("of 20")
+    page.locator("#speed").select_option("32")
+    page.wait_for_timeout(500)
+    before, turn = page.evaluate("pictures.length"), page.locator("#turn").inner_text()
+    page.wait_for_timeout(5000)
+    assert (
+        1 <= page.evaluate("pictures.length") - before <= 5 * 4 + 2
+    )  # at 32 turns a second there would be 20 in a film
+    expect(page.locator("#turn")).not_to_have_text(turn)
 
 
 def test_two_runs_lie_over_each_other(page: Page, address: str, training: Any) -> None:
@@ -289,6 +303,10 @@ def test_train_with_board_opens_the_page_with_the_run(page: Page, tmp_path: Path
         port = urlsplit(opened).port
         listening = [own.laddr for own in psutil.net_connections("inet") if own.status == psutil.CONN_LISTEN]
         assert [address for address, own in listening if own == port] == ["127.0.0.1"]
+        rows = tmp_path / "runs" / "own" / "metrics.csv"
+        while not rows.exists():  # a run that has not begun yet ends at once, without saving
+            assert process.poll() is None
+            time.sleep(0.1)
     finally:
         process.terminate()
         assert process.wait(120) == 128 + signal.SIGTERM

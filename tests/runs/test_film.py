@@ -128,6 +128,14 @@ def test_who_is_it_has_a_ring_that_the_legend_explains() -> None:
     assert "it" in [name for name, _, _ in kinds_seen(film)]
 
 
+def test_the_legend_of_cage2_explains_the_marks_on_its_boxes() -> None:
+    film = random_film("cage2", 60)
+    explained = {name[0]: shade for name, shade, _ in kinds_seen(film) if name.endswith("acts here")}
+    marks = {mark: shade for turn in film.turns for _, *look in turn["boxes"] for mark, shade in look[3]}
+    assert explained.items() >= {mark: shade for mark, shade in marks.items() if len(mark) == 1}.items()
+    assert {"R", "B"} <= marks.keys()
+
+
 def test_the_legend_has_what_is_seen_and_nothing_else() -> None:
     kinds = [
         ["floor", "#ffffff", "cell"],
@@ -198,6 +206,7 @@ def test_a_foreign_environment_is_made_with_pictures(tmp_path: Path) -> None:
     film = film_of_run(run, trained_bindings(run), 0, PictureLimits(5, 60))
     assert 2 <= len(film.turns) <= 6
     assert max(film.header["size"]) == 60
+    assert film.header["agents"] == ["agent"]
     assert remuda.watch(run, tmp_path / "film.gif").is_file()
 
 

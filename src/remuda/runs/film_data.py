@@ -82,8 +82,9 @@ def film_of(
 class _FilmMaker:
     def __init__(self, spec: GameSpec, facts: Mapping[str, Any], limits: PictureLimits) -> None:
         names = [
-            f"{group.name.removesuffix('s')} {i}" if group.size > 1 else group.name
+            f"{name.removesuffix('s')} {i}" if group.size > 1 else name
             for group in spec.groups
+            for name in ["agent" if group.name == "all" else group.name]
             for i in range(group.size)
         ]
         self.film = Film(

@@ -167,7 +167,7 @@ function show() {
 }
 
 function herdView(panel) {
-  const id = state.id, stage = new Stage(id), note = el("p", { class: "note" }, "No film yet. Films are written as training goes on; games without a scene or picture have none.");
+  const id = state.id, stage = new Stage(id, () => [...state.runs.values()].some((run) => run.status === "running")), note = el("p", { class: "note" }, "No film yet. Films are written as training goes on; games without a scene or picture have none.");
   panel.replaceChildren(note, stage.root);
   state.stage = stage;
   return { needs: ["films"], update: async (ids) => {
@@ -348,7 +348,7 @@ function planView(panel) {
 function repaint() {
   if (state.view?.repaint) state.view.repaint();
   else if (state.view) state.view.update(state.view.ids ? state.view.ids() : chosen());
-  if (state.stage?.root.isConnected) state.stage.show(state.stage.index);
+  if (state.stage?.root.isConnected) state.stage.repaint();
 }
 
 document.getElementById("theme").addEventListener("click", () => {

@@ -1,9 +1,12 @@
 // Plays films: the grid, network or pictures of one episode on a canvas, several side by side with common controls.
-import { ask, colour, el, setText, short } from "./dom.js";
+import { ask, colour, el, setAttribute, setText, short } from "./dom.js";
 
 const FACING = [[0, -1], [0, 1], [-1, 0], [1, 0]]; // up, down, left, right
-const MAX_CELLS = 4_000_000, MIN_CELL = 4;
-const REST_MS = 120_000; // a film that plays takes four times what curves take: it rests when nobody has touched the page for so long
+const MAX_CELLS = 4_000_000, MIN_CELL = 4, MOST_SCALED = 3;
+const REST_MS = 120_000; // a film that plays takes more than curves do: it rests when nobody has touched the page for so long
+const WORDS_MS = 1000; // turn and scores while it plays: writing them with each picture cost a third of the whole
+// A picture costs Chromium some 4 ms, however little of it has changed: few of them per second while something trains.
+const SPEEDS = [2, 4, 8, 16, 32], USUAL_SPEED = 4, BUSY_PICTURES = 4;
 
 export class Film {
   constructor(data) {
@@ -37,45 +40,58 @@ export class Film {
 
   reset() {
     this.at = -1;
-    this.looks ||= []; // of each cell on the canvas
     this.cells = new Uint8Array(this.grid ? this.rows * this.cols : 0);
+    this.above = new Map(); // beams and agents on the canvas, by cell
     this.boxes = [];
+    this.forget();
   }
+
+  // The next picture is drawn as a whole: the canvas shows something else.
+  forget() { this.changed = null; }
 
   go(index) {
     const target = Math.max(0, Math.min(index, this.last));
     if (target < this.at) this.reset();
     while (this.at < target) {
       const turn = this.turns[++this.at];
-      for (const [cell, kind] of turn.cells || []) if (cell >= 0 && cell < this.cells.length) this.cells[cell] = kind;
+      for (const [cell, kind] of turn.cells || []) if (cell >= 0 && cell < this.cells.length) { this.cells[cell] = kind; this.changed?.add(cell); }
       for (const [number, ...look] of turn.boxes || []) this.boxes[number] = look;
     }
     return this.turns[this.at];
   }
 
-  draw(canvas, index) {
+  // Only what differs from the picture before is drawn: of a film that stands at its end, nothing.
+  draw(canvas, index, room) {
     const turn = this.go(index);
-    if (!turn) return;
-    if (this.grid) this.drawGrid(canvas, turn);
-    else if (this.kinds.length) this.drawBoxes(canvas);
-    else this.drawPicture(canvas, turn);
+    if (!turn || (this.changed && this.drawn === this.at)) return;
+    this.drawn = this.at;
+    if (this.grid) this.drawGrid(canvas, turn, room);
+    else if (this.kinds.length) this.drawBoxes(canvas, room);
+    else this.drawPicture(canvas, turn, room);
   }
 
-  // Cells that look as they did are left as they are: at eight turns a second a whole grid is most of a page's cost.
-  drawGrid(canvas, turn) {
-    const cell = cellSize(canvas, this.rows, this.cols), wide = this.cols * cell, high = this.rows * cell;
-    if (canvas.width !== wide || canvas.height !== high) this.looks = [];
-    const pen = sized(canvas, wide, high), above = new Map();
-    canvas.style.width = `${wide / devicePixelRatio}px`; // a point of the canvas is one of the screen, so that nothing is scaled
+  drawGrid(canvas, turn, room) {
+    const cell = Math.max(MIN_CELL, Math.floor(fitting(room, this.cols, this.rows)));
+    const pen = this.prepare(canvas, this.cols * cell, this.rows * cell), above = new Map();
     const add = (row, col, thing) => { const at = row * this.cols + col; if (!above.has(at)) above.set(at, []); above.get(at).push(thing); };
     for (const [row, col, shade] of turn.beams || []) add(row, col, { beam: colour(shade) });
     for (const [number, row, col, facing, ring] of turn.agents || []) add(row, col, { number, facing, ring });
-    for (let i = 0; i < this.cells.length; i++) {
-      const things = above.get(i), look = things ? `${this.cells[i]} ${JSON.stringify(things)}` : this.cells[i];
-      if (this.looks[i] === look) continue;
-      this.looks[i] = look;
-      this.drawCell(pen, i, cell, things || []);
+    const touched = this.changed ? new Set([...this.changed, ...this.above.keys(), ...above.keys()]) : this.cells.keys();
+    for (const i of touched) if (i < this.cells.length) this.drawCell(pen, i, cell, above.get(i) || []);
+    this.above = above;
+    this.changed = new Set();
+  }
+
+  // A point of the canvas is one of the screen, so that the browser has nothing to scale.
+  prepare(canvas, width, height) {
+    const [wide, high] = [Math.max(1, Math.round(width)), Math.max(1, Math.round(height))];
+    if (canvas.width !== wide || canvas.height !== high) {
+      canvas.width = wide;
+      canvas.height = high;
+      canvas.style.width = `${wide / devicePixelRatio}px`;
+      this.forget();
     }
+    return canvas.getContext("2d", { alpha: false });
   }
 
   drawCell(pen, i, cell, things) {
@@ -90,21 +106,29 @@ export class Film {
     for (const { number, facing, ring } of things) if (number !== undefined) agent(pen, number, this.colours[number] || "#888888", ...middle, cell, facing, ring);
   }
 
-  drawBoxes(canvas) {
+  drawBoxes(canvas, room) {
     const columns = (this.data.columns || []).map(String), places = this.data.boxes || [];
     const most = Math.max(1, ...columns.map((_, c) => places.filter((place) => place[1] === c).length));
     // Narrow boxes with large letters: two networks stand side by side on a laptop, each of them reduced to a third of the screen.
-    const width = 168, height = 60, gap = 10, step = width + 14, pen = sized(canvas, columns.length * step + 4, 34 + most * (height + gap));
-    const style = getComputedStyle(document.documentElement);
-    pen.fillStyle = style.getPropertyValue("--card");
-    pen.fillRect(0, 0, canvas.width, canvas.height);
-    const used = columns.map(() => 0);
+    const width = 168, height = 60, gap = 10, step = width + 14, wide = columns.length * step + 4, high = 34 + most * (height + gap);
+    const scale = Math.min(devicePixelRatio, fitting(room, wide, high)), pen = this.prepare(canvas, wide * scale, high * scale), style = getComputedStyle(document.documentElement);
+    const card = style.getPropertyValue("--card"), used = columns.map(() => 0);
+    pen.setTransform(scale, 0, 0, scale, 0, 0);
     pen.textBaseline = "middle";
-    columns.forEach((name, column) => text(pen, name, 8 + column * step, 16, style.getPropertyValue("--ink"), 17));
+    if (!this.changed) {
+      this.looks = [];
+      pen.fillStyle = card;
+      pen.fillRect(0, 0, wide + 2, high + 2); // the last points of the canvas too, where its size was rounded
+      columns.forEach((name, column) => text(pen, name, 8 + column * step, 16, style.getPropertyValue("--ink"), 17));
+    }
     places.forEach(([name, column], index) => {
       if (!(column in used)) return;
-      const look = this.boxes[index] || [0, 0, "", []];
+      const look = this.boxes[index] || [0, 0, "", []], seen = JSON.stringify(look);
       const x = 8 + column * step, y = 32 + used[column]++ * (height + gap);
+      if (this.looks[index] === seen) return;
+      this.looks[index] = seen;
+      pen.fillStyle = card;
+      pen.fillRect(x - 4, y - 4, width + 8, height + 8);
       pen.fillStyle = (this.kinds[look[0]] || this.kinds[0]).colour;
       pen.strokeStyle = (this.kinds[look[1]] || this.kinds[0]).colour;
       pen.lineWidth = 4;
@@ -121,9 +145,10 @@ export class Film {
       }
       if (look[2]) text(pen, String(look[2]), x + 11, y + 43, "#1e6e3c", 14, "400", Math.max(20, right - x - 13)); // squeezed where there is little room
     });
+    this.changed = new Set();
   }
 
-  drawPicture(canvas, turn) {
+  drawPicture(canvas, turn, room) {
     if (typeof turn.picture !== "string" || !/^[A-Za-z0-9+/=]*$/.test(turn.picture)) return;
     let image = this.pictures.get(turn.turn);
     if (!image) {
@@ -131,21 +156,19 @@ export class Film {
       image.src = `data:image/png;base64,${turn.picture}`;
       this.pictures.set(turn.turn, image);
     }
-    const show = () => { const pen = sized(canvas, image.naturalWidth * 2 || 2, image.naturalHeight * 2 || 2); pen.imageSmoothingEnabled = image.naturalWidth > 100; pen.drawImage(image, 0, 0, canvas.width, canvas.height); };
-    if (image.complete) show(); else image.onload = show;
+    const show = () => {
+      const wide = image.naturalWidth || 1, high = image.naturalHeight || 1, scale = Math.min(MOST_SCALED * devicePixelRatio, fitting(room, wide, high));
+      const pen = this.prepare(canvas, wide * scale, high * scale);
+      pen.imageSmoothingEnabled = wide > 100;
+      pen.drawImage(image, 0, 0, canvas.width, canvas.height);
+      this.changed = new Set();
+    };
+    if (image.complete) show(); else image.onload = () => { if (this.turns[this.drawn] === turn) show(); };
   }
 }
 
-// Points that a cell has at the size at which the canvas is shown.
-function cellSize(canvas, rows, cols) {
-  const wide = Math.max(120, canvas.parentNode.clientWidth - 28), high = Math.max(120, innerHeight * .58);
-  return Math.max(MIN_CELL, Math.floor(Math.min(wide / cols, high / rows) * devicePixelRatio));
-}
-
-function sized(canvas, width, height) {
-  if (canvas.width !== width || canvas.height !== height) { canvas.width = width; canvas.height = height; }
-  return canvas.getContext("2d");
-}
+// How many times larger a picture can be shown in a room, in points of the screen.
+function fitting(room, width, height) { return Math.min(room.wide / width, room.high / height) * devicePixelRatio; }
 
 function text(pen, words, x, y, shade, size, weight = "400", most = undefined) {
   pen.font = `${weight} ${size}px system-ui, sans-serif`;
@@ -186,14 +209,15 @@ function agent(pen, number, shade, x, y, cell, facing, ring) {
 
 // The stage: an earlier version on the left, a later one on the right, both at the same turn.
 export class Stage {
-  constructor(run) {
+  constructor(run, isBusy = () => false) {
     this.run = run;
+    this.isBusy = isBusy; // whether a run is under way, from which nothing is to be taken
     this.index = 0;
     this.playing = !matchMedia("(prefers-reduced-motion: reduce)").matches;
     this.gone = new AbortController();
     this.sides = [this.side("before"), this.side("now")];
     this.play = el("button", { type: "button", id: "play", onclick: () => this.toggle() });
-    this.speed = el("select", { id: "speed", "aria-label": "turns per second" }, [2, 4, 8, 16, 32].map((n) => el("option", { value: n, selected: n === 8 }, `${n} turns/s`)));
+    this.speed = el("select", { id: "speed", "aria-label": "turns per second" }, SPEEDS.map((n) => el("option", { value: n, selected: n === USUAL_SPEED }, `${n} turns/s`)));
     this.scrub = el("input", { type: "range", id: "scrub", min: 0, max: 0, value: 0, "aria-label": "turn", style: { flex: "1", minWidth: "8rem" }, oninput: () => { this.playing = false; this.show(Number(this.scrub.value)); } });
     this.turn = el("span", { class: "soft", id: "turn" });
     this.legend = el("div", { class: "legend" });
@@ -202,20 +226,46 @@ export class Stage {
     listen(["visibilitychange"], () => this.schedule());
     listen(["pointermove", "pointerdown", "keydown", "wheel"], () => { this.touched = performance.now(); if (this.resting) this.schedule(); });
     this.touched = performance.now();
-    this.schedule();
+    this.look();
   }
+
+  // Observers tell size and sight: asking for them at each turn makes the browser lay out the page twice more.
+  look() {
+    const sizes = new ResizeObserver((entries) => {
+      for (const { target, contentRect } of entries) {
+        const side = this.sideOf(target), room = { wide: Math.max(120, contentRect.width), high: Math.max(120, innerHeight * .58) };
+        if (side.room?.wide !== room.wide || side.room.high !== room.high) { side.room = room; side.film?.forget(); }
+      }
+      this.show(this.index);
+    });
+    const sights = new IntersectionObserver((entries) => {
+      for (const { target, isIntersecting } of entries) this.sideOf(target).isSeen = isIntersecting;
+      if (this.root.isConnected) { this.show(this.index); this.schedule(); return; }
+      for (const end of [sizes, sights]) end.disconnect(); // another tab is shown
+      this.gone.abort();
+      clearTimeout(this.timer);
+    });
+    for (const { root } of this.sides) for (const observer of [sizes, sights]) observer.observe(root);
+  }
+
+  repaint() {
+    for (const { film } of this.sides) film?.forget();
+    this.show(this.index);
+  }
+
+  get pictures() { return Math.min(Number(this.speed.value), this.isBusy() ? BUSY_PICTURES : Infinity); }
+
+  sideOf(root) { return this.sides.find((side) => side.root === root); }
 
   // A timer and not every frame of the screen; none while the film stands still or nobody sees it: a page that waits costs nothing.
   schedule() {
     clearTimeout(this.timer);
     this.resting = performance.now() - this.touched > REST_MS;
     if (this.resting) setText(this.turn, "rests until the page is touched");
-    else if (this.playing && !document.hidden) this.timer = setTimeout(() => {
-      if (this.shown && !this.root.isConnected) { this.gone.abort(); return; } // another tab is shown
-      this.shown ||= this.root.isConnected;
+    else if (this.playing && !document.hidden && this.sides.some((side) => side.isSeen)) this.timer = setTimeout(() => {
       this.step();
       this.schedule();
-    }, 1000 / Number(this.speed.value));
+    }, 1000 / this.pictures);
   }
 
   side(name) {
@@ -223,7 +273,7 @@ export class Stage {
     const choose = el("select", { "aria-label": `version shown ${name}`, id: `version-${name}`, onchange: () => this.load(side, choose.value) });
     const scores = el("ul", { class: "scores", "aria-label": `return so far, ${name}` });
     const lines = el("div", { class: "soft mono" });
-    const side = { name, canvas, choose, scores, lines, film: null, root: el("figure", { class: "card", style: { margin: 0 } }, el("figcaption", { class: "bar" }, el("b", {}, name), choose), scores, canvas, lines) };
+    const side = { name, canvas, choose, scores, lines, film: null, room: null, isSeen: false, root: el("figure", { class: "card", style: { margin: 0 } }, el("figcaption", { class: "bar" }, el("b", {}, name), choose), scores, canvas, lines) };
     return side;
   }
 
@@ -256,22 +306,29 @@ export class Stage {
     const end = Number(this.scrub.max);
     if (!end) return;
     this.pause = this.index >= end ? (this.pause || 0) + 1 : 0;
-    if (this.pause > 8) this.show(0); else this.show(Math.min(end, this.index + 1));
+    const next = this.pause > 8 ? 0 : Math.min(end, this.index + Math.round(Number(this.speed.value) / this.pictures)), isDue = performance.now() - this.worded >= WORDS_MS - 5;
+    this.show(next, isDue || (next === end && next !== this.index));
   }
 
-  show(index) {
+  show(index, withWords = true) {
     this.index = index;
+    for (const { film, canvas, room, isSeen } of this.sides) if (film && room && (isSeen || !film.changed)) film.draw(canvas, index, room);
+    if (withWords) this.write(index);
+  }
+
+  // Turn, scores and what a screen reader is told.
+  write(index) {
+    this.worded = performance.now();
     this.scrub.value = String(index);
     setText(this.play, this.playing ? "❚❚ pause" : "▶ play");
     for (const side of this.sides) {
       if (!side.film) continue;
-      side.film.draw(side.canvas, index);
       const turn = side.film.turns[Math.min(index, side.film.last)] || {}, scores = turn.scores || [];
       const total = scores.reduce((sum, own) => sum + own, 0);
-      side.canvas.setAttribute("aria-label", `${side.film.data.game}, ${side.name}, turn ${turn.turn}, return of the herd ${short(total)}`);
+      setAttribute(side.canvas, "aria-label", `${side.film.data.game}, ${side.name}, turn ${turn.turn}, return of the herd ${short(total)}`);
       this.fill(side, scores, total, turn.agents && new Set(turn.agents.map(([number]) => number)));
       setText(side.lines, (turn.lines || []).join(" · "));
-      if (side.name === "now") this.turn.textContent = `turn ${turn.turn} of ${(side.film.turns[side.film.last] || {}).turn}`;
+      if (side.name === "now") setText(this.turn, `turn ${turn.turn} of ${(side.film.turns[side.film.last] || {}).turn}`);
     }
   }
 

@@ -35,6 +35,7 @@ INK, PAPER, FAINT = (40, 44, 52), (250, 248, 243), (150, 150, 150)
 FILL = ((255, 255, 255), (255, 208, 130), (240, 120, 110))  # by truth
 FRAME = ((190, 190, 190), (150, 120, 200), (235, 140, 20), (200, 20, 20))  # by belief
 BADGE = {"scan": (70, 130, 200), "scan*": (150, 185, 220), "ATTACK": (200, 20, 20)}
+SIDES = {"red": (200, 20, 20), "blue": (40, 90, 200), "green": (30, 140, 70)}
 
 
 def draw_text(s: Any, caption: str) -> str:
@@ -128,9 +129,9 @@ def _red_action(s: Any) -> str:
 def actors(s: Any, h: int) -> list[tuple[str, tuple[int, int, int]]]:
     """The sides whose last action was aimed at this host, with their colours."""
     verb, host = decode(int(s.blue))
-    red = ("R", (200, 20, 20)) if s.red > SWEEP and s.red_target == h else None
-    blue = ("B", (40, 90, 200)) if verb >= ANALYSE and host == h else None
-    green = ("G", (30, 140, 70)) if s.green_target == h else None
+    red = ("R", SIDES["red"]) if s.red > SWEEP and s.red_target == h else None
+    blue = ("B", SIDES["blue"]) if verb >= ANALYSE and host == h else None
+    green = ("G", SIDES["green"]) if s.green_target == h else None
     return [actor for actor in (red, blue, green) if actor]
 
 

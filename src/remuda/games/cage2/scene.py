@@ -14,6 +14,7 @@ from remuda.games.cage2.picture import (
     COLUMNS,
     FILL,
     FRAME,
+    SIDES,
     actors,
     decoy_names,
     last_actions,
@@ -30,6 +31,7 @@ TRUTHS = ("no red", "red: user", "red: root")
 KINDS = (
     *(SceneKind(f"truth, {name}", _hex(FILL[i])) for i, name in enumerate(TRUTHS)),
     *(SceneKind(f"blue thinks {name or 'clean'}", _hex(FRAME[i]), LINE) for i, name in enumerate(BELIEF)),
+    *(SceneKind(f"{name[0].upper()}: {name} acts here", _hex(colour)) for name, colour in SIDES.items()),
 )
 
 
