@@ -10,7 +10,7 @@ import pytest
 
 import remuda
 from remuda.core import rng
-from remuda.core.errors import ConfigError
+from remuda.core.errors import ConfigError, UsageError
 from remuda.core.game import make_game
 from remuda.core.rng import Stream
 from remuda.games.cage2.attacker import N_RED_ACTIONS, RED_FEATURES, decode_red, encode_red
@@ -124,6 +124,28 @@ def test_blue_and_red_train_together_and_against_frozen_ones(tmp_path: Path) -> 
     assert cells["sleep/100"]["mean"] <= 0
     scores = remuda.evaluate(league, 4, red="learned")
     assert scores.returns.sum() == pytest.approx(0.0, abs=1e-3)
+
+
+def test_a_greedy_defender_plays_a_red_that_draws_its_actions(tmp_path: Path) -> None:
+    """Only blue acts on what it sees first, which is the same in every episode; so a greedy one begins alike."""
+    run = remuda.train(
+        "cage2", learner="ppo", players="both", red="learned", observation="memory", actions="compact", steps=1,
+        worlds=8, total_episodes=8, layers=[8], out=tmp_path / "run", pictures=False, quiet=True,
+    )  # fmt: skip
+
+    def decoys(exploration: float | None, *sampled: str) -> set[float]:
+        """How many decoys blue places in the first step, in any of 40 episodes."""
+        scores = remuda.evaluate(run, 40, exploration, sampled=sampled)
+        return {*scores.metrics["decoys"][:, 0].tolist()}
+
+    assert len(decoys(0.0)) == 1
+    assert len(decoys(0.0, "red")) == 1
+    assert len(decoys(0.0, "blue")) == 2
+    both = remuda.evaluate(run, 40, sampled=["blue", "red"], steps=20)
+    np.testing.assert_array_equal(both.returns, remuda.evaluate(run, 40, None, steps=20).returns)
+    assert (both.metrics["decoys"][:, 0] != remuda.evaluate(run, 40, steps=20).metrics["decoys"][:, 0]).any()
+    with pytest.raises(UsageError, match="reds"):
+        remuda.evaluate(run, 1, sampled=["reds"])
 
 
 @pytest.mark.parametrize(

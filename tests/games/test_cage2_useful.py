@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -86,6 +87,22 @@ def test_exactly_the_actions_that_make_no_difference_are_masked(rules: str) -> N
         for game in (useful, compact):
             game.step([actions])
     assert min(counts.values()) > 10, counts
+
+
+def test_with_the_truth_as_input_the_truth_is_the_only_hypothesis() -> None:
+    worlds, repairs = 12, 0
+    game, compact = (start(worlds, observation="truth", actions=name) for name in ("useful", "compact"))
+    for turn in range(40):
+        allowed = mask(game)
+        np.testing.assert_array_equal(allowed[:, FIRST_DECOY_ACTION:], mask(compact)[:, FIRST_DECOY_ACTION:])
+        for w in range(worlds):
+            truth = [SimpleNamespace(network=game.state[w])]
+            wanted = [makes_difference(truth, int(action), False) for action in PLAIN_ACTIONS[1:]]
+            assert allowed[w, :FIRST_DECOY_ACTION].tolist() == [True, *wanted]
+            repairs += sum(wanted)
+        for one in (game, compact):
+            one.step([random_actions(turn, worlds)])
+    assert repairs > 100
 
 
 def test_the_mask_is_a_function_of_what_blue_saw_and_did() -> None:

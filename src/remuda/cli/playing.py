@@ -21,6 +21,9 @@ def evaluate(
     episodes: Annotated[int, typer.Option(help="how many", min=1)] = 100,
     epsilon: Exploration = 0.0,
     sampled: Annotated[bool, typer.Option("--sampled", help="draw actions as in training instead of greedily")] = False,
+    sampled_group: Annotated[
+        list[str] | None, typer.Option(help="a group that draws its actions while others play greedily; repeatable")
+    ] = None,
     checkpoint: Checkpoint = None,
     trust: Trust = False,
     as_json: Json = False,
@@ -38,7 +41,10 @@ def evaluate(
     if sampled and epsilon:
         raise ConfigError(f"--sampled and --epsilon {epsilon:g} contradict each other: give one of them")
     settings = refuse_arguments(remuda.evaluate, settings_from(words))
-    scores = remuda.evaluate(target, episodes, None if sampled else epsilon, checkpoint, trust=trust, **settings)
+    scores = remuda.evaluate(
+        target, episodes, None if sampled else epsilon, checkpoint,
+        sampled=sampled_group or (), trust=trust, **settings,
+    )  # fmt: skip
     if as_json:
         from remuda.runs.directory import to_json
 

@@ -170,3 +170,4 @@ class PolicyBinding:
     first: int
     last: int
     policy: Policy
+    sampled: bool = False  # whether it acts as in training, whatever a task's exploration is

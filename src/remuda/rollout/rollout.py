@@ -221,7 +221,7 @@ class Rollout:
             ages=self._ages[binding.group][:, first:last],
             mask=None if fragment.mask is None else fragment.mask[turn, :, first:last],
             keys=np.ascontiguousarray(keys[:, first:last]),
-            exploration=self.task.exploration,
+            exploration=None if binding.sampled else self.task.exploration,
             memory=self._memory_of(binding, fragment, turn, first, last),
         )
         with span("infer"):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from remuda.core.errors import ConfigError, GameError
+from remuda.core.errors import ConfigError, GameError, UnknownName
 from remuda.core.fragment import Fragment, Purpose
 from remuda.core.game import GameSpec
 from remuda.core.machine import cores
@@ -47,6 +47,7 @@ def evaluate(
     exploration: float | None = 0.0,
     checkpoint: str | None = None,
     *,
+    sampled: Collection[str] = (),
     game: AnyGame | None = None,
     trust: bool = False,
     **settings: Any,
@@ -54,16 +55,27 @@ def evaluate(
     """Score a trained herd, or players named by `learner` and `learners`, on test episodes.
 
     `target` is a run, its directory, or a game. `exploration` is the share of random actions: 0 is greedy, and None
-    draws actions as in training. `checkpoint` is the name of one, or "best"; the default is the newest. `settings` of a
-    run may change its seed, worlds, n_workers and options of its game. `game` gives the game of a run again that was
-    defined in another Python session. `trust` follows names of code in runs that somebody else made.
+    draws actions as in training; groups named in `sampled` draw them in any case. `checkpoint` is the name of one, or
+    "best"; the default is the newest. `settings` of a run may change its seed, worlds, n_workers and options of its
+    game. `game` gives the game of a run again that was defined in another Python session. `trust` follows names of code
+    in runs that somebody else made.
     """
     if episodes < 1:
         raise ConfigError(f"episodes={episodes} should be at least 1")
     if exploration is not None and not 0 <= exploration <= 1:
         raise ConfigError(f"exploration={exploration} should be a share from 0 to 1, or None to draw as in training")
     setup = EvaluationSetup.of(target, settings, checkpoint, game, trust)
-    return evaluate_policies(setup.plan, setup.spec, setup.bindings, episodes, exploration)
+    bindings = _sampled(setup.bindings, setup.spec, sampled)
+    return evaluate_policies(setup.plan, setup.spec, bindings, episodes, exploration)
+
+
+def _sampled(bindings: Sequence[PolicyBinding], spec: GameSpec, names: Collection[str]) -> list[PolicyBinding]:
+    """The bindings, of which those of the named groups draw their actions as in training."""
+    groups = [group.name for group in spec.groups]
+    for name in names:
+        if name not in groups:
+            raise UnknownName("group", name, groups)
+    return [replace(binding, sampled=groups[binding.group] in names) for binding in bindings]
 
 
 @dataclass(frozen=True, repr=False)

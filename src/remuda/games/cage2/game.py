@@ -52,7 +52,7 @@ from remuda.games.cage2.simulator import transition
 from remuda.games.cage2.state import IMPACT, STATE, SUCCEEDED, decode, start
 from remuda.games.cage2.truth import TRUTH_FEATURES, write_truth
 from remuda.games.cage2.turn import choose_actions
-from remuda.games.cage2.useful import mask_useless
+from remuda.games.cage2.useful import mask_useless, mask_useless_truly
 from remuda.games.cage2.workflow import (
     COMPLIANCE_WITHOUT_FIX,
     FIX_COUNTS,
@@ -201,7 +201,7 @@ class Cage2(Game):
         if group == RED:
             _mask_red(self.state, out)
         else:
-            _mask(self.memory, self.belief, self.rules, out)
+            _mask(self.state, self.memory, self.belief, self.rules, out)
 
     def act(self, group: int, first: int, last: int, actions: NDArray[np.int64]) -> None:
         """Store the actions; `end` carries them out."""
@@ -340,10 +340,12 @@ def _observe_truth(state: Any, red_state: Any, turn: Any, rules: Any, out: Any) 
 
 
 @kernel
-def _mask(memory: Any, belief: Any, rules: Any, out: Any) -> None:
+def _mask(state: Any, memory: Any, belief: Any, rules: Any, out: Any) -> None:
     for w in range(out.shape[0]):
         write_mask(memory[w], out[w, 0])
-        if rules.useful:
+        if rules.useful and rules.observation == SEES_TRUTH:
+            mask_useless_truly(state[w], rules.leaderboard[w], out[w, 0])
+        elif rules.useful:
             mask_useless(belief.hypotheses[w], belief.counts[w], rules.leaderboard[w], out[w, 0])
 
 

@@ -66,7 +66,7 @@ class Cage2Options(Options):
     actions: Literal["full", "compact", "useful"] = Field(
         "full",
         description="full: the 145 of the challenge; compact: 40, of which one per host is its next decoy; useful: of "
-        "these, those that can make a difference by blue's belief",
+        "these, those that can make a difference by blue's belief, or by the truth with observation=truth",
     )
     horizon: Literal["truncated", "terminal"] = Field(
         "truncated", description="what the last step is to a critic: a cut, or the end, after which nothing is worth"
@@ -104,7 +104,7 @@ class Cage2Options(Options):
             raise ConfigError("observation=truth is for simulator=own: the original does not tell what red remembers")
         if self.observation == "belief" and self.green is not False:
             raise ConfigError("observation=belief goes with green=false: it does not consider what green users do")
-        if self.actions == "useful" and self.observation != "belief":
+        if self.actions == "useful" and self.observation not in ("belief", "truth"):
             raise ConfigError(
                 f"actions=useful goes with observation=belief, not {self.observation}: say that, or actions=compact"
             )

@@ -35,9 +35,23 @@ def is_useful(h: Any, count: int, verb: int, host: int, leaderboard: Any) -> boo
         s = h[i].network
         if verb == ANALYSE:
             infected += s.malware[host] != 0
-        elif s.removable[host] or (verb == RESTORE and _restore_helps(s, host, leaderboard)):
+        elif _repair_helps(s, verb, host, leaderboard):
             return True
     return 0 < infected < count
+
+
+@kernel
+def mask_useless_truly(s: Any, leaderboard: Any, out: Any) -> None:
+    """The same for a blue that sees the true state: no analysis, and only repairs that do something."""
+    for a in range(FIRST_DECOY_ACTION):
+        verb, host = decode(PLAIN_ACTIONS[a])
+        out[a] = verb == SLEEP or (verb != ANALYSE and _repair_helps(s, verb, host, leaderboard))
+
+
+@kernel
+def _repair_helps(s: Any, verb: int, host: int, leaderboard: Any) -> bool:
+    """Whether Remove or Restore changes something."""
+    return s.removable[host] != 0 or (verb == RESTORE and _restore_helps(s, host, leaderboard))
 
 
 @kernel
