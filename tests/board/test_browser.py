@@ -118,6 +118,38 @@ def test_two_runs_lie_over_each_other(page: Page, address: str, training: Any) -
     expect(page.locator("tbody th", has_text="options.agents")).to_have_count(0)
 
 
+def test_the_board_opens_with_a_run_and_its_whole_field_is_in_sight(page: Page, address: str) -> None:
+    page.set_viewport_size({"width": 1366, "height": 768})
+    page.goto(address)
+    expect(page.locator(".run").first).to_have_class("run chosen")
+    page.goto(f"{address}#run=ended&tab=herd")
+    expect(page.locator("#film-now")).to_have_attribute("aria-label", re.compile("turn"))
+    for name in ("before", "now"):
+        wait_until(
+            page,
+            """name => { const box = document.getElementById(`film-${name}`).getBoundingClientRect();
+            return box.height > 250 && box.bottom < innerHeight; }""",
+            name,
+        )
+    page.locator("h1 a").click()
+    expect(page.get_by_text("Choose a run or a study")).to_be_visible()  # nobody is sent back
+
+
+def test_a_run_without_values_says_so(page: Page, address: str, root: Path) -> None:
+    run = root / "begun"
+    shutil.copytree(root / "ended", run)
+    for table in ("metrics.csv", "evaluations.csv"):
+        (run / table).write_text((run / table).read_text().splitlines()[0] + "\n")
+    page.goto(f"{address}#run=begun&tab=curves")
+    expect(page.locator(".chart").first.get_by_text("no values yet")).to_be_visible()
+    expect(page.locator(".legend").first).not_to_contain_text("evaluation")
+    with (run / "metrics.csv").open("a") as file:
+        file.write((root / "ended" / "metrics.csv").read_text().splitlines()[1] + "\n")
+    expect(page.locator('[data-series="mean of the herd"]').first).to_be_attached()
+    expect(page.locator(".chart").first.get_by_text("no values yet")).to_have_count(0)
+    shutil.rmtree(run)
+
+
 def test_zoom_hover_log_axes_and_downloads(page: Page, address: str) -> None:
     page.goto(f"{address}#run=ended&tab=curves")
     chart = page.locator(".chart").first

@@ -22,6 +22,8 @@ from remuda.board.tables import ColumnCache, CurveRequest, curve, six_digits
 from remuda.core.errors import ConfigError
 from remuda.core.lanes import BIN_S
 
+DEEP_YAML, DEEP_JSON = b"[" * 1_000_000, b'{"a":' * 400 + b"1" + b"}" * 400
+LONG_CELL = b'round,return,agent\n1,"' + b"x" * 200_000 + b'",0\n'
 HOSTILE = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>'
 
 
@@ -149,7 +151,11 @@ def test_a_study_is_shown_with_its_plan_and_its_failures(board: Client, folder: 
     assert board.ask("/api/study?id=run")[0] == 404
 
 
-@pytest.mark.parametrize("content", [b"", b"[]", b"{[", b'{"options": 1, "trials": 2, "outcomes": {}}', b"a: &a [*a]"])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"[]", b"{[", b'{"options": 1, "trials": 2, "outcomes": {}}', b"a: &a [*a]", DEEP_YAML, DEEP_JSON],
+    ids=range(7),
+)
 @pytest.mark.parametrize("file", ["study.yaml", "study.json", "sweep.json", "search.json", "tournament.json"])
 def test_damaged_studies_do_not_stop_the_board(board: Client, folder: Path, file: str, content: bytes) -> None:
     (folder / "odd").mkdir()
@@ -215,6 +221,7 @@ def test_the_rest_of_the_world_needs_a_token(folder: Path) -> None:
         {"Host": "evil.example"},
         {"Host": "evil.example:8410"},
         {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},  # another port of this machine
     ],
 )
 def test_other_sites_are_refused(board: Client, headers: dict[str, str]) -> None:
@@ -315,8 +322,12 @@ def test_control_needs_the_token_of_this_board(folder: Path) -> None:
 )
 @pytest.mark.parametrize(
     "content",
-    [b"", b"\0" * 100, b"{[" * 5000, b"\xff\xfe,\n,,,\n", b"round,return,agent\nx,y,z\n", b"[1]", b"a: &a [*a]\n"],
-)
+    [
+        b"", b"\0" * 100, b"{[" * 5000, b"\xff\xfe,\n,,,\n", b"round,return,agent\nx,y,z\n", b"[1]", b"a: &a [*a]\n",
+        DEEP_YAML, DEEP_JSON, LONG_CELL,
+    ],
+    ids=range(10),
+)  # fmt: skip
 def test_damaged_files_do_not_stop_the_board(board: Client, folder: Path, file: str, content: bytes) -> None:
     (folder / "run" / file).write_bytes(content)
     (run,) = board.json("/api/runs")["runs"]

@@ -5,6 +5,9 @@ from __future__ import annotations
 import builtins
 import io
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -208,6 +211,22 @@ def test_a_foreign_environment_is_made_with_pictures(tmp_path: Path) -> None:
     assert max(film.header["size"]) == 60
     assert film.header["agents"] == ["agent"]
     assert remuda.watch(run, tmp_path / "film.gif").is_file()
+
+
+@pytest.mark.promise
+def test_a_machine_without_a_screen_draws_without_a_word() -> None:
+    code = """
+import numpy as np
+from remuda.games.registry import find_game
+from remuda.runs.film import make_pictured
+game = make_pictured(find_game("gymnasium:CartPole-v1"), {}, 0)
+game.reset(np.array([0]), np.array([7], np.uint64))
+assert game.render(0).size > 0
+"""
+    screens = ("DISPLAY", "WAYLAND_DISPLAY", "XDG_RUNTIME_DIR", "SDL_VIDEODRIVER")
+    environment = {name: value for name, value in os.environ.items() if name not in screens}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_an_environment_without_pictures_is_said_before_training(tmp_path: Path, capfd: Any) -> None:

@@ -30,6 +30,9 @@ STUDIES = {
     "study.yaml": "study", "study.json": "study", "sweep.json": "sweep", "search.json": "search",
     "tournament.json": "tournament",
 }  # fmt: skip
+MAX_LEVELS = 50
+"""Deepest nesting of what is read from YAML and JSON."""
+_YAML = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _SCALAR = re.compile(r"^([a-z_]+): *(.*)$")
 
 
@@ -180,21 +183,41 @@ def read_json(root: Path, name: str, file: str, max_bytes: int = 1 << 22) -> dic
         content = json.loads(files.read(root, name, file, max_bytes) or b"{}")
     except (ValueError, RecursionError):
         return {}
-    return content if isinstance(content, dict) else {}
+    return content if isinstance(content, dict) and _is_shallow(content) else {}
+
+
+def _is_shallow(value: Any, levels: int = MAX_LEVELS) -> bool:
+    """Whether values are nested so little that they can be sent."""
+    children = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return levels > 0 and all(_is_shallow(child, levels - 1) for child in children)
 
 
 def read_yaml(root: Path, name: str, file: str) -> dict[str, Any]:
     """The mapping in a YAML file that remuda wrote; the text under the file's name if it is something else."""
     text = files.read(root, name, file, 1 << 20)
     as_text = {file: text.decode("utf-8", "replace")[:20_000]}
-    if b"&" in text or b"*" in text:  # remuda writes no aliases, and a few of them can fill the memory
-        return as_text
     try:
-        content = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text).get_single_data()
+        if not _is_plain(text):
+            return as_text
+        content = _YAML(text).get_single_data()
         json.dumps(content)
     except Exception:  # the reader raises many types on hostile input
         return as_text
     return content if isinstance(content, dict) else {}
+
+
+def _is_plain(text: bytes) -> bool:
+    """Whether there are no aliases, of which a few can fill the memory, and no deep nesting.
+
+    libyaml's composer overflows the stack where lists are nested some ten thousand times, which ends the process. Its
+    parser, used here, does not call itself.
+    """
+    depth = 0
+    for event in yaml.parse(text, _YAML):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > MAX_LEVELS or isinstance(event, yaml.AliasEvent):
+            return False
+    return True
 
 
 def number(value: Any) -> float | None:

@@ -262,7 +262,8 @@ class BoardHandler(BaseHTTPRequestHandler):
             return self._refuse("this name is not known here")
         if origin is not None and urlsplit(origin).netloc != host:
             return self._refuse("other sites may not ask")
-        if self.headers.get("Sec-Fetch-Site") == "cross-site" and urlsplit(self.path).path != "/":
+        # Another port of this machine is the same site to a browser, but somebody else's program.
+        if self.headers.get("Sec-Fetch-Site") in ("cross-site", "same-site") and urlsplit(self.path).path != "/":
             return self._refuse("other sites may not ask")
         token = self.server.board.token
         if token is not None and not any(

@@ -119,9 +119,12 @@ class ColumnCache:
 
 
 def _numbers(chunk: bytes, index: int) -> Column:
-    """Column `index` of whole lines."""
+    """Column `index` of whole lines; of lines that no CSV reader takes, nothing."""
     if b'"' in chunk:
-        rows = csv.reader(chunk.decode("utf-8", "replace").splitlines())
+        try:
+            rows = list(csv.reader(chunk.decode("utf-8", "replace").splitlines()))
+        except csv.Error:
+            return np.zeros(0)
         return np.array([_number(row[index] if index < len(row) else "") for row in rows])
     lines = chunk[:-1].split(b"\n")
     try:

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, overload
@@ -127,6 +129,7 @@ def make_pictured(entry: GameEntry, options: Mapping[str, Any], world: int) -> G
     """One world of a game; a foreign environment is made with render_mode=rgb_array where it takes that."""
     wanted = options_with_pictures(entry, options)
     if wanted != options:
+        _open_no_window()
         try:
             game = make_game(entry, wanted, [world])
             if game.can_be_seen():
@@ -134,6 +137,12 @@ def make_pictured(entry: GameEntry, options: Mapping[str, Any], world: int) -> G
         except Exception:  # a foreign environment: without pictures it may still be made
             pass
     return make_game(entry, options, [world])
+
+
+def _open_no_window() -> None:
+    """Keep SDL, with which pygame draws, from looking for a screen where there is none: it prints an error."""
+    if sys.platform == "linux" and not any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY")):
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
 
 
 def trained_bindings(run: RunDirectory, name: str | None = None) -> list[PolicyBinding]:

@@ -280,11 +280,13 @@ def _agent_sprite(number: int, colour: str, facing: int | None, size: int, ring:
     big = size * OVERSAMPLE
     image = Image.new("RGBA", (big, big))
     pen = ImageDraw.Draw(image)
-    inset = big * (0.06 if facing is None else 0.12)
+    inset = big * (
+        0.06 if facing is None else 0.14
+    )  # a smaller disc leaves room for a nose that is seen in small cells
     if facing in FACINGS:
         x, y = FACINGS[facing]
-        middle, tip, side = big / 2, big * 0.5, big * 0.28
-        base = big * 0.2
+        middle, tip, side = big / 2, big * 0.5, big * 0.3
+        base = big * 0.14
         pen.polygon(
             [
                 (middle + x * tip, middle + y * tip),
@@ -296,7 +298,7 @@ def _agent_sprite(number: int, colour: str, facing: int | None, size: int, ring:
     edge = max(1, big // (7 if ring else 24))
     pen.ellipse((inset, inset, big - inset, big - inset), colour, ring or "#ffffff", edge)
     if size >= 12:
-        font = _font(max(8, round(big * (0.5 if number < 100 else 0.36))))
+        font = _font(max(8, round((big - 2 * inset) * (0.6 if number < 100 else 0.42))))
         _centred(pen, (big / 2, big / 2), str(number), "#ffffff", font)
     return image.resize((size, size), Image.Resampling.LANCZOS)
 

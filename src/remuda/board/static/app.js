@@ -59,7 +59,7 @@ function listed(run) {
   if (isChosen) link.setAttribute("aria-current", "page"); else link.removeAttribute("aria-current");
   setAttribute(badge, "class", `badge ${run.status}`);
   setText(badge, run.status);
-  setText(facts, [run.failures ? counted(run.failures, "failure") : null, run.game, run.agents ? counted(run.agents, "agent") : null, run.engine, run.return === null ? null : `return ${short(run.return, 3)}`].filter(Boolean).join(" · "));
+  setText(facts, [run.failures ? counted(run.failures, "failure") : null, run.return === null ? null : `return ${short(run.return, 3)}`, run.agents ? counted(run.agents, "agent") : null, run.game, run.engine].filter(Boolean).join(" · "));
   progress.hidden = !(run.status === "running" && run.total);
   if (!progress.hidden) { // a bar of some 300 points needs no finer steps
     setAttribute(progress, "value", Math.floor(PROGRESS_STEPS * (run.episodes || 0) / run.total) / PROGRESS_STEPS);
@@ -105,6 +105,7 @@ function receive(news, wish) {
   const keepsOrder = !news.gone && !filter.value && [...before].every(([id, run]) => run?.status === "running" && runOf(id).status === "running");
   if (keepsOrder) for (const id of before.keys()) listed(runOf(id));
   else if (before.size || news.gone) drawList();
+  if (!state.hasListed && state.runs.size) { state.hasListed = true; chooseFirst(); }
   if (state.follow && !state.id && running.length) goTo({ run: running.sort((a, b) => b.changed - a.changed)[0].id });
   if ((runOf(state.id) || studyOf(state.study)) && !state.view) { show(); return; }
   drawHead();
@@ -113,6 +114,12 @@ function receive(news, wish) {
   const shown = new Set(state.view.ids ? state.view.ids() : chosen());
   const changed = [...before].filter(([id, run]) => shown.has(id) && hasChanged(run, runOf(id), state.view.needs)).map(([id]) => id);
   if (changed.length) state.view.update(changed).catch((error) => console.warn(String(error)));
+}
+
+// Whoever opens the board sees a run at once; on a phone, where the list fills the page, the list.
+function chooseFirst() {
+  const link = document.querySelector("#list a");
+  if (link && !location.hash && !matchMedia("(max-width: 760px)").matches) location.replace(link.href);
 }
 
 // Whether any of the files that a tab shows has changed; `stamp` has a word for each of the watched ones.
@@ -126,15 +133,16 @@ let head = null;
 const STATS = ["episodes", "mean return", "agent-steps/s", "trained for", "state", "failures"];
 function makeHead() {
   head = STATS.map((name) => ({ name: el("span", {}, name), value: el("b", {}, "") }));
-  return el("div", { class: "stats" }, head.map(({ name, value }) => el("div", { class: "stat" }, value, name)));
+  return el("div", { class: "stats" }, head.map(({ name, value }) => el("div", { class: "stat" }, value, " ", name)));
 }
 
 function drawHead() {
   const run = runOf(state.id);
   if (!run || !head) return;
   const rest = run.total && run.episodes && run.wall_s ? (run.total - run.episodes) / run.episodes * run.wall_s : null, isRunning = run.status === "running";
-  const values = [`${count(run.episodes)} of ${count(run.total)}`, short(run.return), short(run.steps_per_s), span(run.wall_s), isRunning ? span(rest) : run.status, String(run.failures)];
+  const values = [count(run.episodes), short(run.return), short(run.steps_per_s), span(run.wall_s), isRunning ? span(rest) : run.status, String(run.failures)];
   values.forEach((value, i) => setText(head[i].value, value));
+  setText(head[0].name, `of ${count(run.total)} episodes`);
   setText(head[4].name, isRunning ? "time left" : "state");
 }
 
@@ -161,9 +169,18 @@ function show() {
   state.view = { herd: herdView, curves: curvesView, time: timeView, trouble: troubleView, plan: planView }[state.tab](panel);
   drawHead();
   drawList();
+  revealChosen();
   if (state.focusTab) { state.focusTab = false; document.getElementById(`tab-${state.tab}`).focus(); }
   follow();
   state.view.update(chosen());
+}
+
+// The list may be long; only it is scrolled, not the page.
+function revealChosen() {
+  const list = document.getElementById("runs"), row = list.querySelector(".run.chosen");
+  if (!row) return;
+  const [around, own] = [list.getBoundingClientRect(), row.getBoundingClientRect()];
+  if (own.top < around.top || own.bottom > around.bottom) list.scrollTop += own.top - around.top - around.height / 2;
 }
 
 function herdView(panel) {
@@ -244,8 +261,9 @@ function curvesView(panel) {
   function redraw(metrics = [...charts.keys()]) {
     const ids = chosen(), several = ids.length > 1, ink = getComputedStyle(document.documentElement).getPropertyValue("--ink").trim();
     const entry = (shade, words) => el("span", {}, el("span", { class: "swatch", style: { background: shade } }), words), shadesOf = facts.get(state.id)?.colours || [];
-    const legend = JSON.stringify([ids, ink, state.agents, shadesOf]);
-    if (legend !== key.dataset.shown) key.replaceChildren(...(several ? ids.map((id, i) => entry(OVERLAY[i % OVERLAY.length], runOf(id).name)) : [entry(ink, "mean of the herd"), entry(EVALUATION, "evaluation (greedy), 95 %"),
+    const isEvaluated = [...charts.keys()].some((metric) => data.get(keyOf(ids[0], "evaluations.csv", metric))?.x.length);
+    const legend = JSON.stringify([ids, ink, state.agents, shadesOf, isEvaluated]);
+    if (legend !== key.dataset.shown) key.replaceChildren(...(several ? ids.map((id, i) => entry(OVERLAY[i % OVERLAY.length], runOf(id).name)) : [entry(ink, "mean of the herd"), isEvaluated ? entry(EVALUATION, "evaluation (greedy), 95 %") : "",
       ...(state.agents && shadesOf.length > 1 ? shadesOf.slice(0, 20).map((shade, agent) => entry(colour(shade), `agent ${agent}`)) : []), shadesOf.length > 20 ? `and ${shadesOf.length - 20} more agents` : ""]));
     key.dataset.shown = legend;
     for (const metric of metrics) {
@@ -271,7 +289,7 @@ function curvesView(panel) {
 
 function timeView(panel) {
   const id = state.id, lanes = el("div", { class: "card" }), processes = el("div", { class: "card scroll" }), stats = el("div", { class: "stats" }), grid = el("div", { class: "charts" });
-  const shares = new Chart("seconds spent per second", { legend: true }), rate = new Chart("episodes per second"), lag = new Chart("policy lag, versions", { legend: true });
+  const shares = new Chart("seconds per second", { legend: true }), rate = new Chart("episodes per second"), lag = new Chart("policy lag, versions", { legend: true });
   grid.append(shares.root, rate.root, lag.root);
   panel.replaceChildren(stats, lanes, grid, processes);
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -298,8 +316,8 @@ function troubleView(panel) {
   const id = state.id;
   return { needs: ["failures", "console.log", "result.json"], update: async (ids) => {
     if (!ids.includes(id)) return;
-    const run = await ask("/api/run", { id }), counts = run.result.failures || {}, restarts = (Array.isArray(run.result.processes) ? run.result.processes : []).filter((own) => own.restarts);
-    const text = JSON.stringify([run.failures, run.trouble, counts, restarts]);
+    const run = await ask("/api/run", { id }), all = Object.entries(run.result.failures || {}).map(([name, value]) => [name.replaceAll("_", " "), Array.isArray(value) ? value.length : value]), counts = all.filter(([, number]) => number), restarts = (Array.isArray(run.result.processes) ? run.result.processes : []).filter((own) => own.restarts);
+    const text = JSON.stringify([run.failures, run.trouble, all, restarts]);
     if (text === panel.dataset.shown) return;
     panel.dataset.shown = text;
     panel.replaceChildren(...[
@@ -308,7 +326,7 @@ function troubleView(panel) {
       run.trouble.length ? el("h3", {}, "What the run said") : null,
       run.trouble.length ? el("pre", {}, run.trouble.join("\n")) : null,
       run.trouble.length ? el("div", { class: "command" }, el("span", { class: "soft" }, run.commands.again.startsWith("remuda replay") ? "to play and learn it again" : "to train it again in one process"), el("code", {}, run.commands.again), copyButton(run.commands.again)) : null,
-      Object.keys(counts).length ? el("p", {}, `Counted when it ended: ${Object.entries(counts).map(([name, value]) => `${name.replaceAll("_", " ")} ${Array.isArray(value) ? value.length : value}`).join(", ")}.`) : null,
+      all.length ? el("p", { class: "note" }, counts.length ? `Counted when it ended: ${counts.map(([name, number]) => `${name} ${number}`).join(", ")}.` : "When it ended, no episode had been given up or was invalid, and no update had been skipped.") : null,
       restarts.length ? el("p", {}, `Restarts: ${restarts.map((own) => `${own.name} ${own.restarts}`).join(", ")}.`) : null].filter(Boolean));
   } };
 }

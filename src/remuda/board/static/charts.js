@@ -64,30 +64,31 @@ export class Chart {
       include(y);
       if (own.error?.[i]) { include(y + own.error[i]); include(y - own.error[i]); }
     }
-    if (!(x1 >= x0)) [x0, x1] = [0, 1];
+    const isEmpty = !(x1 >= x0);
+    if (isEmpty) [x0, x1] = [0, 1];
     if (!(y1 >= y0)) [y0, y1] = log.y ? [.1, 1] : [0, 1];
     if (x0 === x1) x1 = x0 + 1;
     if (range) [x0, x1] = range; else [x0, x1] = outward(x0, x1, log.x);
     if (!log.y) { const pad = (y1 - y0) * .03 || Math.abs(y1) * .1 || 1; y0 -= pad; y1 += pad; } else if (y0 === y1) { y0 /= 2; y1 *= 2; }
     [y0, y1] = outward(y0, y1, log.y);
-    return { x0, x1, y0, y1 };
+    return { x0, x1, y0, y1, isEmpty };
   }
 
   scales() {
-    const { x0, x1, y0, y1 } = this.limits(), width = this.width;
+    const { x0, x1, y0, y1, isEmpty } = this.limits(), width = this.width;
     const along = (log, a, b, from, to) => {
       const f = log ? (v) => Math.log10(Math.max(v, 1e-300)) : (v) => v, low = f(Math.max(a, log ? 1e-12 : -Infinity)), high = f(b);
       const to_ = (v) => from + (f(v) - low) / (high - low || 1) * (to - from);
       to_.back = (p) => { const v = low + (p - from) / (to - from) * (high - low); return log ? 10 ** v : v; };
       return to_;
     };
-    return { x: along(this.log.x, x0, x1, LEFT, width - RIGHT), y: along(this.log.y, y0, y1, this.height - BOTTOM, TOP), x0, x1, y0, y1 };
+    return { x: along(this.log.x, x0, x1, LEFT, width - RIGHT), y: along(this.log.y, y0, y1, this.height - BOTTOM, TOP), x0, x1, y0, y1, isEmpty };
   }
 
   // The frame is made anew when an axis has changed; else only lines with other points are written.
   draw() {
     this.width = Math.max(220, this.measured || this.root.clientWidth - 28 || 400);
-    const scale = this.scale = this.scales(), frame = JSON.stringify([this.width, this.height, scale.x0, scale.x1, scale.y0, scale.y1, this.log, this.xName]);
+    const scale = this.scale = this.scales(), frame = JSON.stringify([this.width, this.height, scale.x0, scale.x1, scale.y0, scale.y1, scale.isEmpty, this.log, this.xName]);
     if (frame !== this.frame) { this.frame = frame; this.drawFrame(scale); }
     const same = this.lines.length === this.series.length && this.series.every((own, i) => this.lines[i].name === own.name && !this.lines[i].dots === !own.dots);
     if (!same) { this.group.replaceChildren(); this.lines = this.series.map((own) => this.makeLine(own)); }
@@ -102,8 +103,10 @@ export class Chart {
     picture.setAttribute("height", height);
     const parts = [svg("clipPath", { id: this.clip }, svg("rect", { x: LEFT - 4, y: TOP - 4, width: this.width - LEFT - RIGHT + 8, height: height - TOP - BOTTOM + 8 }))];
     const name = (value) => this.xName !== "wall_s" ? short(value) : scale.x1 - scale.x0 < 10 ? `${short(value, 3)} s` : span(value);
-    for (const value of ticks(scale.x0, scale.x1, this.log.x, this.width / 90)) parts.push(svg("line", { x1: x(value), x2: x(value), y1: TOP, y2: height - BOTTOM, stroke: "currentColor", "stroke-opacity": .08 }), svg("text", { x: x(value), y: height - 14, "text-anchor": "middle" }, name(value)));
-    for (const value of ticks(scale.y0, scale.y1, this.log.y, height / 45)) parts.push(svg("line", { x1: LEFT, x2: this.width - RIGHT, y1: y(value), y2: y(value), stroke: "currentColor", "stroke-opacity": .08 }), svg("text", { x: LEFT - 6, y: y(value) + 4, "text-anchor": "end" }, short(value, 3)));
+    const ticksOf = (...axis) => scale.isEmpty ? [] : ticks(...axis);
+    for (const value of ticksOf(scale.x0, scale.x1, this.log.x, this.width / 90)) parts.push(svg("line", { x1: x(value), x2: x(value), y1: TOP, y2: height - BOTTOM, stroke: "currentColor", "stroke-opacity": .08 }), svg("text", { x: x(value), y: height - 14, "text-anchor": "middle" }, name(value)));
+    for (const value of ticksOf(scale.y0, scale.y1, this.log.y, height / 45)) parts.push(svg("line", { x1: LEFT, x2: this.width - RIGHT, y1: y(value), y2: y(value), stroke: "currentColor", "stroke-opacity": .08 }), svg("text", { x: LEFT - 6, y: y(value) + 4, "text-anchor": "end" }, short(value, 3)));
+    if (scale.isEmpty) parts.push(svg("text", { x: this.width / 2, y: height / 2, "text-anchor": "middle" }, this.series.length && this.range ? "no values in this part" : "no values yet"));
     parts.push(svg("text", { x: this.width - RIGHT, y: height - 2, "text-anchor": "end" }, { wall_s: "time", agent_steps: "agent steps" }[this.xName] || this.xName));
     this.group = svg("g", { "clip-path": `url(#${this.clip})`, fill: "none" });
     this.lines = [];
@@ -261,7 +264,13 @@ export function ticks(low, high, log, wanted) {
     for (let power = from; power <= to; power += jump) for (const part of parts) { const value = part * 10 ** power; if (value >= low && value <= high) found.push(value); }
     if (found.length >= 2) return found;
   }
-  const raw = (high - low) / count, unit = 10 ** Math.floor(Math.log10(raw)), step = [1, 2, 5, 10].map((n) => n * unit).find((n) => n >= raw) || raw, found = [];
+  const raw = (high - low) / count, unit = 10 ** Math.floor(Math.log10(raw)), steps = [.2, .5, 1, 2, 5, 10].map((n) => n * unit), first = steps.findIndex((step) => step >= raw);
+  const found = every(steps[first] || raw, low, high);
+  return found.length < 2 && first > 0 ? every(steps[first - 1], low, high) : found; // one number says nothing about a scale
+}
+
+function every(step, low, high) {
+  const found = [];
   for (let value = Math.ceil(low / step) * step; value <= high + step * 1e-9; value += step) found.push(Math.abs(value) < step * 1e-9 ? 0 : value);
   return found;
 }

@@ -3,6 +3,7 @@ import { ask, colour, el, setAttribute, setText, short } from "./dom.js";
 
 const FACING = [[0, -1], [0, 1], [-1, 0], [1, 0]]; // up, down, left, right
 const MAX_CELLS = 4_000_000, MIN_CELL = 4, MOST_SCALED = 3;
+const MARGIN = 28, LINES_HIGH = 72; // kept free below a field, in points: the card's edge, and words about the turn
 const REST_MS = 120_000; // a film that plays takes more than curves do: it rests when nobody has touched the page for so long
 const WORDS_MS = 1000; // turn and scores while it plays: writing them with each picture cost a third of the whole
 // A picture costs Chromium some 4 ms, however little of it has changed: few of them per second while something trains.
@@ -19,6 +20,7 @@ export class Film {
     this.rows = size[0] || 0;
     this.cols = size[1] || 0;
     if (!(this.rows * this.cols <= MAX_CELLS)) this.rows = this.cols = 0;
+    this.hasLines = this.turns.some((turn) => turn.lines?.length);
     this.grid = this.kinds.length > 0 && this.rows > 0;
     this.pictures = new Map();
     this.reset();
@@ -203,8 +205,8 @@ function agent(pen, number, shade, x, y, cell, facing, ring) {
   }
   const line = Math.max(1, cell / (ring ? 8 : 20));
   pen.fillStyle = shade; pen.strokeStyle = ring ? colour(ring) : "#ffffff"; pen.lineWidth = line;
-  pen.beginPath(); pen.arc(x, y, cell * (way ? .39 : .46) - line / 2, 0, 7); pen.fill(); pen.stroke();
-  if (cell >= 14) { pen.textAlign = "center"; pen.textBaseline = "middle"; text(pen, String(number), x, y + cell * .03, "#ffffff", Math.round(cell * (number < 100 ? .5 : .36)), "600"); pen.textAlign = "left"; }
+  pen.beginPath(); pen.arc(x, y, cell * (way ? .36 : .46) - line / 2, 0, 7); pen.fill(); pen.stroke();
+  if (cell >= 14) { pen.textAlign = "center"; pen.textBaseline = "middle"; text(pen, String(number), x, y + cell * .03, "#ffffff", Math.round(cell * (way ? .44 : .5) * (number < 100 ? 1 : .72)), "600"); pen.textAlign = "left"; }
 }
 
 // The stage: an earlier version on the left, a later one on the right, both at the same turn.
@@ -233,7 +235,7 @@ export class Stage {
   look() {
     const sizes = new ResizeObserver((entries) => {
       for (const { target, contentRect } of entries) {
-        const side = this.sideOf(target), room = { wide: Math.max(120, contentRect.width), high: Math.max(120, innerHeight * .58) };
+        const side = this.sideOf(target), room = { wide: Math.max(120, contentRect.width), high: this.heightOf(side) };
         if (side.room?.wide !== room.wide || side.room.high !== room.high) { side.room = room; side.film?.forget(); }
       }
       this.show(this.index);
@@ -246,6 +248,12 @@ export class Stage {
       clearTimeout(this.timer);
     });
     for (const { root } of this.sides) for (const observer of [sizes, sights]) observer.observe(root);
+  }
+
+  // What is left of the window below the controls; where that is little, as on a phone, a part of the window.
+  heightOf({ canvas, film }) {
+    const above = canvas.getBoundingClientRect().top + scrollY, below = film?.hasLines ? LINES_HIGH : MARGIN;
+    return Math.max(120, innerHeight * .42, innerHeight - above - below);
   }
 
   repaint() {
@@ -273,7 +281,7 @@ export class Stage {
     const choose = el("select", { "aria-label": `version shown ${name}`, id: `version-${name}`, onchange: () => this.load(side, choose.value) });
     const scores = el("ul", { class: "scores", "aria-label": `return so far, ${name}` });
     const lines = el("div", { class: "soft mono" });
-    const side = { name, canvas, choose, scores, lines, film: null, room: null, isSeen: false, root: el("figure", { class: "card", style: { margin: 0 } }, el("figcaption", { class: "bar" }, el("b", {}, name), choose), scores, canvas, lines) };
+    const side = { name, canvas, choose, scores, lines, film: null, room: null, isSeen: false, root: el("figure", { class: "card" }, el("figcaption", { class: "bar" }, el("b", {}, name), choose), scores, canvas, lines) };
     return side;
   }
 
@@ -281,6 +289,7 @@ export class Stage {
   async offer(films) {
     if (!films.length) return;
     const wanted = [films[0], films[films.length - 1]];
+    this.sides[0].root.hidden = films.length < 2; // the same film twice says nothing
     for (const [i, side] of this.sides.entries()) {
       const shown = Number(side.choose.value), follows = side.film === null || (i === 1 && shown === this.newest);
       side.choose.replaceChildren(...films.map((n) => el("option", { value: n }, n === 0 ? "untrained" : `${n.toLocaleString("en")} episodes`)));

@@ -44,7 +44,7 @@ export function studyView(panel, study, runsNow, pagesNow) {
       el("tbody", {}, [...groups()].slice(0, 200).map(([name, own], i) => {
         const returns = own.map((run) => run.return).filter((value) => value !== null), mean = returns.reduce((sum, value) => sum + value, 0) / returns.length;
         return el("tr", {}, el("th", { scope: "row", style: { textAlign: "left" } }, el("span", { class: "swatch", style: { background: colourOf(i) } }), name), el("td", {}, `${own.filter((run) => run.status === "finished").length} of ${own.length}`), el("td", {}, returns.length ? short(mean) : "–"),
-          el("td", { class: "members" }, own.map((run) => el("a", { class: `badge ${run.status}`, href: `#${new URLSearchParams({ run: run.id, tab: "curves" })}`, title: `${run.status}, ${Math.round(run.episodes || 0)} of ${run.total ?? "?"} episodes` }, run.short))));
+          el("td", {}, el("div", { class: "members" }, own.map((run) => el("a", { class: `badge ${run.status}`, href: `#${new URLSearchParams({ run: run.id, tab: "curves" })}`, title: `${run.status}, ${Math.round(run.episodes || 0)} of ${run.total ?? "?"} episodes` }, run.short)))));
       }))));
   }
 
@@ -54,6 +54,7 @@ export function studyView(panel, study, runsNow, pagesNow) {
       ...Object.entries(facts.failed).map(([name, why]) => el("article", { class: "failure" }, el("h3", {}, `${name} failed`), el("pre", {}, why))),
       facts.rows.length ? el("h3", {}, "Trials") : null,
       facts.rows.length ? el("div", { class: "scroll" }, el("table", {}, el("thead", {}, el("tr", {}, facts.head.map((name) => el("th", { scope: "col" }, name)))), el("tbody", {}, facts.rows.map((row) => el("tr", {}, row.map((cell) => el("td", {}, cell))))))) : null,
+      Object.keys(facts.commands).length ? el("h3", {}, "Commands") : null,
       ...Object.entries(facts.commands).map(([name, command]) => el("div", { class: "command" }, el("span", { class: "soft", style: { minWidth: "5rem" } }, name), el("code", {}, command), copyButton(command)))].filter(Boolean));
   }
 
@@ -77,7 +78,7 @@ export function studyView(panel, study, runsNow, pagesNow) {
     const series = [];
     [...groups()].forEach(([name, own], i) => {
       const curves = own.map((run) => data.get(run.id)).filter((found) => found && found.x.length);
-      own.forEach((run) => { const found = data.get(run.id); if (found?.x.length) series.push({ name: run.short === name ? name : `${name}, ${run.short}`, colour: colourOf(i), x: found.x, y: smooth(found.mean, .04), width: 1, opacity: own.length > 1 ? .45 : 1, main: own.length === 1 }); });
+      own.forEach((run) => { const found = data.get(run.id); if (found?.x.length) series.push({ name: run.short === name ? name : `${name}, ${run.short}`, colour: colourOf(i), x: found.x, y: smooth(found.mean, .04), width: 1, opacity: own.length > 1 ? .55 : 1, main: own.length === 1 }); });
       if (curves.length > 1) series.push({ name: `${name}, mean of ${curves.length}`, main: true, colour: colourOf(i), width: 2.6, ...meanOf(curves) });
     });
     chart.root.hidden = !series.length;
