@@ -99,6 +99,11 @@ def played(name: str, worlds: int = 2, **options: Any) -> tuple[Game, list[Fragm
     return game, rollout.play(rollout.empty_fragments())
 
 
+def test_a_group_of_agents_with_different_names_is_not_called_by_one_of_them() -> None:
+    game = make_game(find_game("hostile_games:Two"), {}, [0])
+    assert [(group.name, group.size) for group in game.spec.groups] == [("agent", 2)]
+
+
 def test_agents_of_unequal_shape_are_in_different_groups() -> None:
     game, fragments = played("mpe2.simple_tag_v3:parallel_env")
     assert [(group.name, group.size) for group in game.spec.groups] == [("adversary", 3), ("agent", 1)]

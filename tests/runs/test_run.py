@@ -363,6 +363,19 @@ def test_the_first_start_says_that_it_compiles_and_the_second_does_not(tmp_path:
     assert said == [True, False]
 
 
+@pytest.mark.promise
+def test_the_first_start_of_a_learner_says_that_it_compiles(tmp_path: Path) -> None:
+    """An environment of another library has no kernels, so the learner's are all there is to wait for."""
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    words = ["gymnasium:CartPole-v1", "learner=ppo", "worlds=2", "total_episodes=2", "engine=vectorized"]
+    said = []
+    for name in ("first", "second"):
+        command = [sys.executable, "-m", "remuda", "train", *words, "pictures=false", "--out", str(tmp_path / name)]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=True)
+        said.append("compiling ppo" in done.stderr)
+    assert said == [True, False]
+
+
 def test_evaluation_after_training_plays_episodes_that_chose_nothing(trained: Any) -> None:
     run = trained()
     scores = evaluate_policies(run.plan, run.spec, trained_bindings(run), run.plan.evaluate_episodes)

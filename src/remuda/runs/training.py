@@ -18,7 +18,7 @@ from remuda.core.code_names import refuse_while_importing
 from remuda.core.console import QuietConsole
 from remuda.core.errors import ConfigError, RunError, Stopped
 from remuda.core.kernels import is_cached, source_file
-from remuda.core.plan import Plan
+from remuda.core.plan import Plan, learner_of
 from remuda.core.threads import keep_freed_memory, one_thread_each
 from remuda.core.yamlfile import read_yaml
 from remuda.engines.choose import cannot_run, check_engine, choose_engine, engine_lines, resolve_device
@@ -28,7 +28,8 @@ from remuda.engines.interfaces import Collectors, Trainers, Update
 from remuda.engines.loop import Loop
 from remuda.engines.table import ENGINES, find_engine
 from remuda.games.registry import AnyGame, find_game
-from remuda.learners.herd import assign, count_parameters, make_learner, stacking_lines, tolerated_lag
+from remuda.learners.herd import Part, assign, count_parameters, make_learner, stacking_lines, tolerated_lag
+from remuda.learners.registry import find_learner
 from remuda.rollout.warm_up import warm_up
 from remuda.runs import checkpoint
 from remuda.runs.callbacks.base import Callback, Row
@@ -233,21 +234,21 @@ class TrainingJob:
 def _train(job: TrainingJob) -> Run:
     """Build everything (a bad plan fails before anything is written), train, and write the result."""
     request, folder, fresh = StopRequest(), job.folder, job.start_from is None
-    compiled = _is_compiled(job.plan)
     spec = spec_of(job.plan)
     parts = load_frozen(assign(job.plan, spec), spec, job.trust)
+    uncompiled = _uncompiled(job.plan, parts)
     console = QuietConsole(stderr=True, quiet=job.quiet, soft_wrap=True, markup=False, highlight=False)
 
     def before_trials(text: str) -> None:
-        nonlocal compiled
+        nonlocal uncompiled
         check_writable(folder)
         with suppress(MemoryError, RuntimeError, ValueError):  # then no trial works, and `_build` says what is wrong
             check_networks(job.plan, spec, parts)
             for part in parts:
                 if part.learns:
                     make_learner(part, job.plan, spec, "cpu", (0, 1))
-        _compile(console.print, job.plan, compiled)
-        compiled = True
+        _compile(console.print, job.plan, uncompiled)
+        uncompiled = []
         if text:
             console.print(text)
 
@@ -311,7 +312,7 @@ def _train(job: TrainingJob) -> Run:
         notes = (*job.notes, *lost, *_unsigned(folder), *_unrepeatable(plan))
         for line in (*notes, *engine_lines(context, job.asked or choice)):
             progress.say(line)
-        compile_s = _compile(progress.say, plan, compiled)
+        compile_s = _compile(progress.say, plan, uncompiled)
         try:
             loop.run()
         except Stopped as stopped:
@@ -410,15 +411,23 @@ def _has_bf16() -> bool:
     return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
 
 
-def _is_compiled(plan: Plan) -> bool:
-    """Whether the game's kernels are in the cache; asked first, since building an engine compiles others."""
-    return is_cached(source_file(find_game(plan.game).options))
+def _uncompiled(plan: Plan, parts: Sequence[Part]) -> list[str]:
+    """Names of the game and the learners whose kernels are not in the cache.
+
+    Asked first, since building an engine compiles some. A file `kernels.py` beside a learner stands for all it needs.
+    """
+    sources = {plan.game: source_file(find_game(plan.game).options)}
+    for name in dict.fromkeys(learner_of(part.player) for part in parts if part.learns):
+        found = source_file(find_learner(name))
+        kernels = found.with_name("kernels.py") if found is not None else None
+        sources[name] = kernels if kernels is not None and kernels.is_file() else None
+    return [name for name, source in sources.items() if not is_cached(source)]
 
 
-def _compile(say: Callable[[str], Any], plan: Plan, compiled: bool) -> float:
+def _compile(say: Callable[[str], Any], plan: Plan, uncompiled: Sequence[str]) -> float:
     """Compile the game in this process, before threads or workers need it; later starts load it from a cache."""
     began = time.perf_counter()
-    if not compiled:
-        say(f"compiling {plan.game} (only the first time) …")
+    if uncompiled:
+        say(f"compiling {' and '.join(uncompiled)} (only the first time) …")
     warm_up(find_game(plan.game), plan.options)
     return time.perf_counter() - began

@@ -94,8 +94,12 @@ def _state_of(env: Any) -> NDArray[Any] | None:
 
 
 def _common_name(agents: Sequence[PettingZooAgent]) -> str:
-    """The name of a group: adversary for adversary_0 and adversary_1."""
-    name = str(agents[0].name)  # PettingZoo takes anything hashable for a name
+    """The name of a group: adversary for adversary_0 and adversary_1, agent for those that have none in common."""
+    names = {_without_number(str(agent.name)) for agent in agents}  # PettingZoo takes anything hashable for a name
+    return names.pop() if len(names) == 1 else "agent"
+
+
+def _without_number(name: str) -> str:
     return name.rstrip("0123456789").rstrip("_") or name
 
 
