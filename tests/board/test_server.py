@@ -16,10 +16,11 @@ import pytest
 from board_client import Client
 
 import remuda
+from remuda.board import control
 from remuda.board.catalogue import Catalogue
 from remuda.board.server import Board, BoardServer
 from remuda.board.tables import ColumnCache, CurveRequest, curve, six_digits
-from remuda.core.errors import ConfigError
+from remuda.core.errors import ConfigError, RunError
 from remuda.core.lanes import BIN_S
 
 DEEP_YAML, DEEP_JSON = b"[" * 1_000_000, b'{"a":' * 400 + b"1" + b"}" * 400
@@ -314,6 +315,24 @@ def test_control_needs_the_token_of_this_board(folder: Path) -> None:
     assert b"not being trained" in answer
     server.shutdown()
     server.server_close()
+
+
+def test_only_a_process_that_trains_the_run_is_stopped(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if a process held a lock on another disk, on a file with the same inode."""
+    lock = folder / "run" / ".lock"
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
+        monkeypatch.setattr(control, "lock_holders", lambda: {lock.stat().st_ino: other.pid})
+        with pytest.raises(RunError, match="run is not being trained"):
+            control.stop(folder, "run")
+        with lock.open():  # this process has it open
+            monkeypatch.setattr(control, "lock_holders", lambda: {lock.stat().st_ino: os.getpid()})
+            stopped: list[int] = []
+            monkeypatch.setattr(os, "kill", lambda process, _: stopped.append(process))
+            control.stop(folder, "run")
+        assert stopped == [os.getpid()]
+        assert other.poll() is None
+        other.communicate(b"\n")
+        assert other.returncode == 0
 
 
 @pytest.mark.promise

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 from remuda.board.catalogue import holder_of
@@ -17,10 +18,21 @@ from remuda.core.errors import RunError
 def stop(root: Path, name: str) -> str:
     """Ask the process that trains a run to save and end."""
     holder = holder_of(root, name, lock_holders())
-    if holder is None or holder <= 0:
+    if holder is None or holder <= 0 or not _has_open(holder, root / name / ".lock"):
         raise RunError(f"{name} is not being trained on this machine")
     os.kill(holder, signal.SIGTERM)  # and not SIGINT, which a job in a shell's background ignores
     return f"{name} was asked to save and stop"
+
+
+def _has_open(process: int, path: Path) -> bool:
+    """Whether a process has a file open: the table of locks knows inodes, and two disks may have the same ones."""
+    wanted = path.lstat()
+    with suppress(OSError):  # the process has ended, or is somebody else's
+        for descriptor in Path(f"/proc/{process}/fd").iterdir():
+            with suppress(OSError):  # closed meanwhile
+                if os.path.samestat(descriptor.stat(), wanted):
+                    return True
+    return False
 
 
 def extend(root: Path, name: str, total_episodes: int) -> str:
