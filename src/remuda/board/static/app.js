@@ -263,7 +263,7 @@ function curvesView(panel) {
     const entry = (shade, words) => el("span", {}, el("span", { class: "swatch", style: { background: shade } }), words), shadesOf = facts.get(state.id)?.colours || [];
     const isEvaluated = [...charts.keys()].some((metric) => data.get(keyOf(ids[0], "evaluations.csv", metric))?.x.length);
     const legend = JSON.stringify([ids, ink, state.agents, shadesOf, isEvaluated]);
-    if (legend !== key.dataset.shown) key.replaceChildren(...(several ? ids.map((id, i) => entry(OVERLAY[i % OVERLAY.length], runOf(id).name)) : [entry(ink, "mean of the herd"), isEvaluated ? entry(EVALUATION, "evaluation (greedy), 95 %") : "",
+    if (legend !== key.dataset.shown) key.replaceChildren(...(several ? [...ids.map((id, i) => entry(OVERLAY[i % OVERLAY.length], runOf(id).name)), isEvaluated ? "dots: evaluations (greedy), 95 %" : ""] : [entry(ink, "mean of the herd"), isEvaluated ? entry(EVALUATION, "evaluation (greedy), 95 %") : "",
       ...(state.agents && shadesOf.length > 1 ? shadesOf.slice(0, 20).map((shade, agent) => entry(colour(shade), `agent ${agent}`)) : []), shadesOf.length > 20 ? `and ${shadesOf.length - 20} more agents` : ""]));
     key.dataset.shown = legend;
     for (const metric of metrics) {
