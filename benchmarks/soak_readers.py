@@ -16,9 +16,8 @@ from urllib.request import urlopen
 
 import remuda
 from benchmarks.soak_tally import Tally
-from remuda.runs import checkpoint
 
-PAUSE_S, ANSWER_S = 0.5, 30.0
+PAUSE_S, ANSWER_S, END_S = 0.5, 30.0, 30.0
 
 
 class Readers:
@@ -43,7 +42,7 @@ class Readers:
     def _read(self) -> int:
         run = remuda.load(self.out)
         run.metrics  # noqa: B018
-        checkpoint.read(run.checkpoint(only="policy"), "policy")
+        run.checkpoint_arrays("policy")
         repr(run)
         return 1
 
@@ -82,3 +81,8 @@ def board_of(folder: Path) -> Iterator[str]:
             yield board.stdout.readline().split(" at ")[1].split(" ")[0]
         finally:
             board.terminate()
+            try:
+                board.wait(END_S)
+            except subprocess.TimeoutExpired:
+                board.kill()
+                raise

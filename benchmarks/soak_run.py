@@ -15,6 +15,7 @@ import tempfile
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,8 @@ class SoakRun:
         sys.path[:0] = [str(FAULT_TESTS), str(HERE)]  # where its game and the hook are
         try:
             self._run()
+        except Exception as error:  # the next runs of the part are not affected
+            self.tally.problem(f"{self.name}: {type(error).__name__} {error}")
         finally:
             del sys.path[:2]
             shutil.rmtree(self.temporary, ignore_errors=True)
@@ -279,13 +282,14 @@ class SoakRun:
 
     def _look_for_what_is_left(self) -> None:
         end = time.monotonic() + LEFT_S
-        while alive := [pid for pid in self.everybody if _state(pid) not in ("", "Z", "X") and self._is_ours(pid)]:
-            if time.monotonic() > end:
-                self.tally.counts["processes left"] += len(alive)
-                self.tally.problem(f"{self.name}: left: {[_command(pid) for pid in alive]}")
-                for pid in alive:
-                    os.kill(pid, signal.SIGKILL)
+        while (alive := self._alive()) and time.monotonic() < end:
             time.sleep(LOOK_S)
+        if alive:
+            self.tally.counts["processes left"] += len(alive)
+            self.tally.problem(f"{self.name}: left: {[_command(pid) for pid in alive]}")
+        for pid in alive:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         self.everybody.clear()
         while any(self.temporary.iterdir()) and time.monotonic() < end:
             time.sleep(LOOK_S)  # who cleans up after a killed process needs a moment
@@ -294,6 +298,10 @@ class SoakRun:
             self.tally.problem(f"{self.name}: left: {path.name}")
             shutil.rmtree(path, ignore_errors=True)
             path.unlink(missing_ok=True)
+
+    def _alive(self) -> list[int]:
+        """Processes of this run that have not ended."""
+        return [pid for pid in self.everybody if _state(pid) not in ("", "Z", "X") and self._is_ours(pid)]
 
     def _look_for_segments(self, before: set[Path]) -> None:
         end = time.monotonic() + LEFT_S
@@ -360,15 +368,16 @@ class SoakRun:
             self.tally.memory.append([self.name, round(late[-1][0] - late[0][0]), *ends[0], *ends[1]])
 
     def _reference(self) -> dict[str, Any]:
-        """The same plan, undisturbed."""
+        """The same plan, undisturbed, with the code as it is now."""
         plan = {**self._plan(), "lag": self.lag, "deterministic": "true", **UNHURRIED}
-        name = f"{self.game} {hashlib.sha256(json.dumps(plan).encode()).hexdigest()[:12]}"
+        name = f"{self.game} {hashlib.sha256(json.dumps([plan, _code()]).encode()).hexdigest()[:12]}"
         if name not in self.tally.references:
             out = self.folder / "reference"
             words = [f"{setting}={value}" for setting, value in plan.items()]
             command = [sys.executable, "-m", "remuda", "train", self.game, *words, "--engine", "vectorized"]
             environment = {**os.environ, "PYTHONPATH": _paths()}
-            subprocess.run([*command, "--out", str(out)], env=environment, check=True, capture_output=True)
+            command += ["--out", str(out)]
+            subprocess.run(command, env=environment, check=True, capture_output=True, timeout=HANGS_S)
             run = remuda.Run(out)
             marks = _marks(run) if "mark" in run.metrics else 0
             self.tally.references[name] = {"weights": run.result["weights_sha256"], "marks": marks}
@@ -382,6 +391,13 @@ def _marks(run: remuda.Run) -> int:
         int(np.rint(mark * (plan.episodes_after(int(number)) - plan.episodes_after(int(number) - 1))))
         for number, mark in zip(table["round"], table["mark"], strict=True)
     )
+
+
+@cache
+def _code() -> str:
+    """A hash of remuda's sources: a later part may be run with others, which may give other weights."""
+    sources = sorted(Path(remuda.__file__).parent.rglob("*.py"))
+    return hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
 
 
 def _paths() -> str:

@@ -1,17 +1,20 @@
 """Random plans on random engines, stopped and resumed at random: always the weights of the run that was left alone.
 
-`make test-promises` tries a few plans, always the same ones; `make test-slow` tries 200, others every time, on Ray too.
+`make test-promises` tries a few plans; `make test-slow` tries 200 in ten blocks, on Ray too. A block always has the
+same plans: `pytest -m slow tests/promises/matrix/test_random_plans.py -k block-3` runs one of them. With
+REMUDA_FIRST_BLOCK=10 there are ten others.
 """
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 import remuda
@@ -36,6 +39,11 @@ ENGINES = ("sequential", "vectorized", "threads", "sync", "executor")
 ALWAYS: dict[str, Any] = {
     "deterministic": True, "device": "cpu", "pictures": False, "evaluate_episodes": 2, "checkpoint_every": 10**6,
 }  # fmt: skip
+
+FIRST_BLOCK = int(os.environ.get("REMUDA_FIRST_BLOCK", "0"))
+BLOCKS = range(FIRST_BLOCK, FIRST_BLOCK + 10)
+PLANS_OF_A_BLOCK = 21
+"""Twenty, and the simplest one, with which hypothesis begins every time."""
 
 plans = st.fixed_dictionaries(
     {
@@ -88,16 +96,31 @@ def assert_same_result(plan: dict[str, Any], chain: Sequence[tuple[str, int, int
 UNHURRIED = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 
 
-@settings(
-    max_examples=4, derandomize=True, database=None, suppress_health_check=UNHURRIED, phases=[Phase.generate]
-)  # a plan that fails is shown as it is: making it smaller takes many minutes
+FEW, MANY = (
+    # A plan that fails is shown as it is: making it smaller takes many minutes.
+    settings(max_examples=n, database=None, suppress_health_check=UNHURRIED, phases=[Phase.generate])
+    for n in (4, PLANS_OF_A_BLOCK)
+)
+
+
+@FEW
+@seed(0)
 @given(plan=plans, chain=chains(ENGINES))
 def test_a_few_plans(csv_rows: Any, plan: dict[str, Any], chain: list[tuple[str, int, int]]) -> None:
     assert_same_result(plan, chain, csv_rows)
 
 
 @pytest.mark.slow
-@settings(max_examples=200, database=None, suppress_health_check=UNHURRIED)
-@given(plan=plans, chain=chains([*ENGINES, "ray"]))
-def test_many_plans(csv_rows: Any, ray_here: None, plan: dict[str, Any], chain: list[tuple[str, int, int]]) -> None:
-    assert_same_result(plan, chain, csv_rows)
+@pytest.mark.parametrize("block", BLOCKS, ids=lambda block: f"block-{block}")
+def test_many_plans(csv_rows: Any, ray_here: None, block: int) -> None:
+    tried = set()
+
+    @MANY
+    @seed(block)
+    @given(plan=plans, chain=chains([*ENGINES, "ray"]))
+    def try_plans(plan: dict[str, Any], chain: list[tuple[str, int, int]]) -> None:
+        tried.add(repr((plan, chain)))
+        assert_same_result(plan, chain, csv_rows)
+
+    try_plans()
+    assert len(tried) == PLANS_OF_A_BLOCK
