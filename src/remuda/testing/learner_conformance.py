@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from remuda.runs.training import train
 from remuda.testing.bandit import BANDIT, CONTEXTS
 from remuda.testing.finding import Check, Finding, findings
 from remuda.testing.learner_suite import ROUNDS, UPDATES, WORLDS, Arrays, LearnerSuite
+from remuda.transport.temporary import TemporaryFolder
 
 CHANGED = 2
 SLICES = ((0, 1, 2, 3, 4), (0, 3, 4))
@@ -36,8 +36,8 @@ GOAL = 0.6
 def check_learner(learner: Any, **options: Any) -> list[Finding]:
     """Run every check on a learner, given by name or class, with these options of its own."""
     suite = LearnerSuite(learner_name(learner), options)
-    with one_thread_each(), tempfile.TemporaryDirectory() as folder:
-        suite.folder = Path(folder)
+    with one_thread_each(), TemporaryFolder("remuda-check-") as folder:
+        suite.folder = folder.path
         found = findings(CHECKS, suite, necessary=1)
         return [*found, *_stacking(suite)] if all(finding.good for finding in found) else found
 

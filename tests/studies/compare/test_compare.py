@@ -74,14 +74,21 @@ def test_every_variant_is_measured(compared: Any) -> None:
     assert measured["vectorized", min(2, cores())]["episodes_per_s"] > measured["sequential", 1]["episodes_per_s"]
 
 
-def test_a_comparison_that_is_killed_leaves_no_training(tmp_path: Path) -> None:
+def test_a_comparison_that_is_killed_leaves_no_training_and_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = tmp_path / "t"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
     words = ["compare", "treasurehunt", *TINY, "--engines", "executor", "--n-workers", "2", "--seconds", "600"]
     command = [sys.executable, "-m", "remuda", *words]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as compare:
-        proc.wait(lambda: len(proc.descendants(compare.pid)) >= 4, 120)  # the training and its workers
+        proc.wait(lambda: len(proc.descendants(compare.pid)) >= 5, 120)  # the training and its workers
+        assert any(temporary.glob("remuda-compare-*"))
         trainings = proc.descendants(compare.pid)
         compare.kill()
     proc.wait(lambda: not any(proc.find(one.pid) == one for one in trainings), 60)
+    proc.wait(lambda: not any(temporary.iterdir()), 60)
 
 
 def test_recommendations_predictions_and_ideal_are_there(compared: Any) -> None:

@@ -12,7 +12,6 @@ import signal
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -28,6 +27,7 @@ from remuda.core.plan import Plan
 from remuda.core.yamlfile import write_yaml
 from remuda.engines.table import ENGINES
 from remuda.runs.callbacks.tables import Table, read_table
+from remuda.transport.temporary import TemporaryFolder
 
 POLL_S = 0.2
 """Seconds between two reads of a trial's system.csv."""
@@ -200,11 +200,12 @@ def trial_plan(plan: Plan, variant: EngineVariant) -> Plan:
 
 def measure_once(plan: Plan, variant: EngineVariant, seconds: float, trust: bool = False) -> Measurement:
     """Run one trial: train for `seconds` after the first round, and read its system.csv."""
-    with tempfile.TemporaryDirectory(prefix="remuda-compare-") as folder:
-        config, run = Path(folder) / "plan.yaml", Path(folder) / "run"
+    with TemporaryFolder("remuda-compare-") as temporary:
+        folder = temporary.path
+        config, run = folder / "plan.yaml", folder / "run"
         write_yaml(config, trial_plan(plan, variant))
         began = time.monotonic()
-        with (Path(folder) / "stderr").open("w+") as err:
+        with (folder / "stderr").open("w+") as err:
             process = subprocess.Popen(
                 [
                     sys.executable, "-c", TRAIN_WITH_PARENT, "train", "--config", str(config), "--out", str(run),

@@ -5,68 +5,23 @@ from __future__ import annotations
 import importlib
 import math
 import os
-import shutil
 import signal
 import socket
-import subprocess
-import sys
-import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any
 
 from remuda.core.errors import ConfigError, first_line
 from remuda.core.machine import cores, folder_for_sockets, process_tree
 from remuda.core.plan import Plan
+from remuda.transport.temporary import TemporaryFolder
 
 LOOPBACK = "127.0.0.1"
 SOCKET_NAME = "/remuda-ray-12345678/r/session_2030-01-01_00-00-00_000000_1234567/sockets/plasma_store"
 """What the longest of Ray's sockets is called in the folder for temporary files."""
 CONNECT_LIMIT_S = 10.0
 """Longest a cluster may take to accept a connection."""
-CLEANUP_PROGRAM = """
-import os, shutil, signal, sys, time
-from contextlib import suppress
-folder, family = sys.argv[1], []
-for line in sys.stdin:
-    with suppress(OSError):
-        family.append(os.pidfd_open(int(line)))
-
-def end(process):
-    with suppress(OSError):
-        signal.pidfd_send_signal(process, signal.SIGKILL)
-
-def users_of_the_folder():
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        with suppress(OSError):
-            process = os.pidfd_open(int(name))
-            with open(f"/proc/{name}/cmdline", "rb") as file:
-                if folder.encode() in file.read() and int(name) != os.getpid():
-                    yield process
-            os.close(process)
-
-for process in family:
-    end(process)
-for _ in range(100):
-    found = False
-    for process in users_of_the_folder():
-        found = True
-        end(process)
-    shutil.rmtree(folder, ignore_errors=True)
-    if not found and not os.path.exists(folder):
-        break
-    time.sleep(0.1)
-"""
-"""A program that waits until this process is gone, then kills Ray's processes and removes their folder.
-
-After `kill -9` of this process some of Ray's processes would live on for a minute. The program reads from a pipe whose
-write end is ours: the kernel closes it with us, however we end, and the input is at its end. Each line of the input is
-the number of a process of Ray. If we end before Ray has started, there are none: then Ray's servers are those that have
-the folder in their command line. A process is opened as a pidfd before anything is decided about it, so no other one
-that got the same number later can be killed.
-"""
 PROGRESS_GROUP = "progress"
 """The concurrency group of an actor's `progress` method: its thread answers while another one plays."""
 SAVE_GROUP = "save"
@@ -90,8 +45,7 @@ class Cluster:
         self.address = plan.address or "this process's"
         self.ours = False  # whether we started it
         self._joined = not ray.is_initialized()  # whether we have to leave it
-        self._folder: Path | None = None
-        self._cleanup: subprocess.Popen[bytes] | None = None
+        self._folder: TemporaryFolder | None = None
         wanted = {"CPU": plan.actor_cpus, "GPU": plan.actor_gpus, **plan.actor_resources}
         self.resources_per_actor = {name: amount for name, amount in wanted.items() if amount}
         claims = {"CPU": plan.learner_cpus, "GPU": plan.learner_gpus}
@@ -129,12 +83,7 @@ class Cluster:
         self.ours = True
         workers = self.plan.n_workers or cores()
         cpus = workers * self.plan.actor_cpus + self.learner_count() * self.plan.learner_cpus
-        self._folder = Path(tempfile.mkdtemp(prefix="remuda-ray-", dir=folder_for_sockets(SOCKET_NAME)))
-        self._cleanup = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", CLEANUP_PROGRAM, str(self._folder)],
-            stdin=subprocess.PIPE,
-            start_new_session=True,  # a signal to our process group must not end it before its work
-        )
+        self._folder = TemporaryFolder("remuda-ray-", folder_for_sockets(SOCKET_NAME))
         before = set(process_tree(os.getpid()))
         try:
             with _loopback_only():
@@ -147,20 +96,13 @@ class Cluster:
                     log_to_driver=False,
                     logging_level="ERROR",
                     _node_ip_address=LOOPBACK,
-                    _temp_dir=str(self._folder / "r"),  # Ray opens it to everybody; nobody gets through ours
+                    _temp_dir=str(self._folder.path / "r"),  # Ray opens it to everybody; nobody gets through ours
                 )
         except Exception as error:  # Ray raises many types here, bare Exception among them
             raise self._start_error(first_line(error)) from error
         if (address := self._ray.nodes()[0]["NodeManagerAddress"]) != LOOPBACK:
             raise self._start_error(f"this version of Ray insists on listening beyond this machine ({address})")
-        self._tell_cleanup([pid for pid in process_tree(os.getpid()) if pid not in before])
-
-    def _tell_cleanup(self, processes: Sequence[int]) -> None:
-        assert self._cleanup is not None
-        assert self._cleanup.stdin is not None
-        with suppress(OSError):  # somebody has ended it: then nobody cleans up after a kill -9
-            self._cleanup.stdin.write("".join(f"{pid}\n" for pid in processes).encode())
-            self._cleanup.stdin.flush()
+        self._folder.kill_with_us(pid for pid in process_tree(os.getpid()) if pid not in before)
 
     def _start_error(self, reason: str) -> ConfigError:
         """The error to raise; what was started is ended first."""
@@ -256,11 +198,8 @@ class Cluster:
                 importlib.import_module("ray.util.placement_group").remove_placement_group(self._bundles)
         if self._joined:
             self._ray.shutdown()
-        if self._cleanup is not None:
-            self._cleanup.kill()
-            self._cleanup.communicate()
         if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder.close()
 
 
 def _resources_here() -> dict[str, float]:
