@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import subprocess
+import sys
+import time
 from typing import Any
 
 import gymnasium
 import numpy as np
+import torch
 from gymnasium import spaces
 from pettingzoo import ParallelEnv
 
@@ -157,3 +160,39 @@ class Numbered(Two):
     """Agents whose names are no texts."""
 
     possible_agents: list[Any] = [0, (1, 2)]  # noqa: RUF012
+
+
+class SetsTorch(Plain):
+    """Chooses other settings of torch, as simulators with networks of their own do."""
+
+    def step(self, action: int) -> Any:
+        """Set and step."""
+        torch.set_default_dtype(torch.float64)
+        torch.set_grad_enabled(False)
+        torch.set_num_threads(2)
+        return super().step(action)
+
+
+class FreezesTime(Plain):
+    """Replaces the clocks of its process, as packages that freeze time for tests do."""
+
+    def step(self, action: int) -> Any:
+        """Freeze and step."""
+        time.perf_counter = time.monotonic = lambda: 0.0  # type: ignore[assignment]
+        return super().step(action)
+
+
+class ClosesStreams(Plain):
+    """Closes the output of its process."""
+
+    def step(self, action: int) -> Any:
+        """Close and step."""
+        sys.stdout.close()
+        sys.stderr.close()
+        return super().step(action)
+
+
+class Endless(Plain):
+    """Shows one of very many states."""
+
+    observation_space = spaces.Discrete(10**12)  # type: ignore[assignment]

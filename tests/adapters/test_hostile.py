@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import remuda
 from remuda.core.errors import MAX_MESSAGE, ConfigError, GameError
@@ -63,3 +67,33 @@ def test_rounds_too_short_to_learn_from_are_said(tmp_path: Path) -> None:
     assert run.result["updates_per_agent"] == [0]
     assert run.result["failures"]["updates_skipped"] > 0
     assert "fewer turns of theirs than minibatches=50" in (tmp_path / "run" / "console.log").read_text()
+
+
+@pytest.mark.parametrize("learner", ["iqn", "ppo"])
+def test_what_a_game_does_to_torch_changes_nothing(tmp_path: Path, learner: str) -> None:
+    network = {"layers": [4], "turns": 5} if learner == "ppo" else {"layer": 8, "batch_size": 4, "turns": 5}
+    plan = {**PLAN, **network, "learner": learner, "deterministic": True}
+    whole = remuda.train(f"{GAMES}:Plain", out=tmp_path / "plain", **plan)
+    for engine in ("vectorized", "executor"):
+        run = remuda.train(f"{GAMES}:SetsTorch", out=tmp_path / engine, **{**plan, "engine": engine})
+        assert run.result["updates_per_agent"] == whole.result["updates_per_agent"]
+        assert run.result["weights_sha256"] == whole.result["weights_sha256"]
+        assert run.evaluate(2).returns.tolist() == whole.evaluate(2).returns.tolist()
+    assert torch.get_default_dtype() is torch.float32
+    assert torch.is_grad_enabled()
+
+
+@pytest.mark.parametrize("game", ["FreezesTime", "ClosesStreams"])
+def test_what_a_game_does_to_its_process_does_not_lose_the_run(tmp_path: Path, game: str) -> None:
+    words = [f"{name}={value}" for name, value in PLAN.items() if name != "quiet"]
+    command = [sys.executable, "-m", "remuda", "train", f"{GAMES}:{game}", *words, "--out", str(tmp_path / "run")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert remuda.Run(tmp_path / "run").result["episodes"] == 4
+
+
+def test_observations_that_no_machine_can_hold_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="observes 1,000,000,000,000 numbers, more than"):
+        remuda.train(f"{GAMES}:Endless", out=tmp_path / "run", **PLAN)
+    assert not (tmp_path / "run").exists()

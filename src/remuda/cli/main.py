@@ -103,6 +103,10 @@ def main() -> None:
         if error.errno not in (errno.EIO, errno.EPIPE):
             raise
         code = 0  # nobody reads our output any more; everything else is done
+    except ValueError:
+        if not (sys.stdout.closed or sys.stderr.closed):
+            raise
+        code = 0  # a game has closed our output
     sys.exit(code or 0)
 
 

@@ -42,6 +42,20 @@ def one_thread_each() -> Iterator[None]:
                 torch.set_default_dtype(_limit.dtype_before)
 
 
+def restore_torch() -> None:
+    """Undo what a game did to torch's settings: inside `one_thread_each` they are those of a fresh process."""
+    import torch
+
+    if not _limit.users:
+        return
+    if torch.get_default_dtype() != torch.float32:
+        torch.set_default_dtype(torch.float32)
+    if not torch.is_grad_enabled():
+        torch.set_grad_enabled(True)
+    if torch.get_num_threads() != 1:
+        torch.set_num_threads(1)
+
+
 class _Limit:
     """Several threads may train at once: the first notes torch's number of threads, the last one restores it."""
 

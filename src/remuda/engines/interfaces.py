@@ -49,9 +49,9 @@ class TimeSpent:
     cpu: float = 0.0
 
     def add(self, other: TimeSpent) -> None:
-        """Add another amount."""
-        self.wall += other.wall
-        self.cpu += other.cpu
+        """Add another amount; a game may have replaced the clock meanwhile, as tests with frozen time do."""
+        self.wall += max(0.0, other.wall)
+        self.cpu += max(0.0, other.cpu)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,9 @@ from remuda.runs.recorder import ProcessTotals, Recorder
 from remuda.runs.storage import storage_errors
 from remuda.runs.utilisation import utilisation
 
+SHORTEST_S = 1e-9
+"""Where a game has replaced the clock, no time may have passed."""
+
 
 def summarise(
     loop: Loop, recorder: Recorder, failure_log: FailureLog, processes: dict[str, ProcessTotals], compile_s: float
@@ -21,7 +24,7 @@ def summarise(
     recorder.load(loop.trainers.rows())
     plan, state = loop.plan, recorder.state(processes)
     episodes = plan.episodes_after(loop.rounds)
-    wall = state.wall_s - compile_s
+    wall = max(state.wall_s - compile_s, SHORTEST_S)
     steps = loop.trainers.steps()
     updates = [steps.get(agent, 0) for agent in range(recorder.spec.agents)]
     seconds: Row = {

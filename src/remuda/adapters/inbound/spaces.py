@@ -26,6 +26,8 @@ from remuda.core.spaces import check_action_space, choices_of
 
 MASK = "action_mask"
 STARTED = (spaces.Discrete, spaces.MultiDiscrete)
+MAX_NUMBERS = 1 << 26
+"""In an observation: a few of them in single precision are a gigabyte. Discrete(n) becomes n numbers."""
 FLATTENABLE = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 
@@ -41,6 +43,8 @@ class FlatSpace:
             self._only = next(iter(others)) if len(others) == 1 else None
             self._rest = others[self._only] if self._only else spaces.Dict(others)
         _check(self._rest, who)
+        if (count := spaces.flatdim(self._rest)) > MAX_NUMBERS:
+            raise ConfigError(f"{who} observes {count:,} numbers, more than {MAX_NUMBERS:,}: wrap the environment")
         self._is_box = isinstance(self._rest, spaces.Box)
         self.raw_space = None if self._is_box and not self.masked else space
         self.shape: tuple[int, ...] = self._rest.shape if self._is_box else (spaces.flatdim(self._rest),)  # type: ignore[assignment]
