@@ -233,3 +233,26 @@ def test_a_run_stopped_by_a_signal_exits_with_128_and_its_number(
     result = json.loads(said)
     assert not result["finished"]
     assert remuda.Run(out).checkpoint().name == f"{result['episodes']:09d}"
+
+
+class Tidies(Callback):
+    """Takes the rows it gets apart."""
+
+    def learned(self, training: Training, rows: Sequence[Row], system: Row) -> None:
+        for row in (*rows, system):
+            row.clear()
+
+    def evaluated(self, training: Training, rows: Sequence[Row], scores: Row) -> None:
+        scores["mean_return"].clear()
+        for row in (*rows, scores):
+            row.clear()
+
+
+def test_what_a_callback_does_to_its_rows_is_seen_by_nobody_else(
+    tiny: dict[str, Any], tmp_path: Path, trained: Any, csv_rows: Any
+) -> None:
+    listener, whole = Listener(), trained()
+    run = remuda.train("treasurehunt", out=tmp_path / "run", callbacks=[Tidies(), listener], quiet=True, **tiny)
+    assert csv_rows(run) == csv_rows(whole)
+    assert run.result["evaluation"] == whole.result["evaluation"]
+    assert "evaluated" in listener.events

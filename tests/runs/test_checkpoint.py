@@ -448,3 +448,27 @@ def test_removing_what_lies_where_a_checkpoint_was(tmp_path: Path) -> None:
     for path in (file, folder, odd):
         checkpoint.remove(path)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["000000003.bak", "9abc", "0notes"])
+def test_what_a_user_puts_beside_checkpoints_is_neither_counted_nor_removed(
+    train: Any, tmp_path: Path, name: str
+) -> None:
+    run = train(keep_checkpoints=2, callback=lambda rows: rows[0]["round"] < 2)
+    copy = run.path / "checkpoints" / name
+    shutil.copytree(run.checkpoints()[0], copy)
+    other = run.path / "checkpoints" / ".notes.old"
+    other.write_text("of an editor")
+    whole = remuda.resume(run.path, quiet=True)
+    assert [path.name for path in whole.checkpoints()] == [NEWEST, GOOD]
+    again = remuda.resume(run.path, checkpoint_name=GOOD, total_episodes=15, quiet=True)
+    assert [path.name for path in again.checkpoints()] == ["000000015", NEWEST]
+    assert checkpoint.intact(copy)
+    assert other.read_text() == "of an editor"
+
+
+def test_checkpoints_of_more_than_a_billion_episodes_are_in_order(tmp_path: Path) -> None:
+    names = ["1000000000", "999999999", "000000012"]
+    for name in names:
+        (tmp_path / name).mkdir()
+    assert [path.name for path in checkpoint.every(tmp_path)] == names

@@ -251,3 +251,24 @@ class Game(gymnasium.Env):
     def step(self, action):
         raise ValueError("not text: \\udcff")
 """
+
+
+LONG = "x" * 300
+COMMANDS: list[list[str]] = [
+    *([word, LONG] for word in ("resume", "evaluate", "watch", "replay", "check", "study", "search", "board", "games")),
+    ["train", LONG], ["train", f"{LONG}:make"], ["train", "treasurehunt", "--board", "--out", LONG],
+    ["train", "treasurehunt", f"learner=frozen:{LONG}/0"], ["train", "treasurehunt", f"warm_start={LONG}"],
+    ["train", "--config", LONG], ["verify", "cage2", LONG], ["schelling", LONG], ["sweep", LONG],
+    ["tournament", LONG, f"{LONG}/0"], ["tournament", "random", "random", "--out", LONG],
+    ["compare", "treasurehunt", "--html", f"{LONG}/page.html"], ["watch", "RUN", "--out", f"{LONG}.gif"],
+    *([word, "RUN", "--out", LONG] for word in ("export", "record")),
+    *([word, "RUN", "--checkpoint", name] for word in ("evaluate", "resume", "export") for name in (LONG, "")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=lambda words: " ".join(words).replace(LONG, "LONG"))
+def test_a_name_that_no_file_can_have_is_one_sentence(trained: Any, cli: Callable[..., Any], words: list[str]) -> None:
+    done = cli(*(str(trained().path) if word == "RUN" else word for word in words))
+    assert done.code == 2
+    assert done.err.splitlines()[-1].startswith("error: ")
+    assert "Traceback" not in done.err

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import remuda
 from remuda.core.errors import ConfigError, UsageError
+from remuda.core.game import GameEntry, Group
 from remuda.core.plan import Plan
 from remuda.core.yamlfile import read_assignments, read_yaml, write_yaml
 from remuda.games.registry import SHIPPED, find_game
@@ -20,6 +23,7 @@ from remuda.learners.registry import SHIPPED_LEARNERS
 from remuda.runs.peer_settings import INSTEAD
 from remuda.runs.settings import OTHER_UNITS, PEER_NAMES, make_plan
 from remuda.testing.broken_learners import Sound
+from remuda.testing.odd_games import OddGame, OddOptions
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "unknown game": ({"game": "treasurehnt"}, "treasurehunt"),
@@ -59,6 +63,8 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "learner options by agent": ({"learner_options": {0: {"body": "gru"}}}, "learners={0: {learner: iqn, …}}"),
     "an option that other games have": ({"game": "harvest", "height": 5}, "The game has"),
     "an agent that is not there": ({"learners": {"0-2": "random"}}, "0 to 1"),
+    "an agent twice": ({"learners": {"0": "random", "0-1": "iqn"}}, "agent 0 is listed twice, again in '0-1'"),
+    "more episodes than a number has": ({"total_episodes": 1e308}, "a whole number up to 9223372036854775807"),
     "agents backwards": ({"learners": {"1-0": "random"}}, "1-0"),
     "an agent that is a word": ({"learners": {"first": "random"}}, "first"),
     "no agents": ({"agents": 0}, "agents"),
@@ -83,6 +89,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "lag": ({"lag": 2}, "lag"),
     "precision": ({"precision": "fp8"}, "precision"),
     "device": ({"device": "tpu"}, "device"),
+    "a limit that no clock reaches": ({"turn_limit_s": 1e10}, "less than or equal to 1000000000"),
     "no workers": ({"n_workers": 0}, "n_workers"),
     "batch larger than the replay buffer": ({"batch_size": 300, "replay_size": 200}, "batch_size=300"),
     "a batch too small": ({"batch_size": 1}, "batch_size"),
@@ -363,3 +370,25 @@ def test_no_shipped_game_has_an_option_of_a_shipped_learner() -> None:
     for game in SHIPPED:
         for learner in SHIPPED_LEARNERS.values():
             assert not set(find_game(game).options.model_fields) & set(learner.options_type().model_fields)
+
+
+@pytest.mark.parametrize(
+    ("metrics", "said"),
+    [
+        (("round",), "metric 'round' of group 'odd' is also a column of every table: give it another name"),
+        (("return",), "also a column of every table"),
+        (("loss",), "also a column of learner iqn"),
+        (("found", "found"), "listed twice"),
+        (("a\nb",), "no name of a column"),
+        (("",), "no name of a column"),
+    ],
+)
+def test_metrics_that_cannot_be_columns_are_refused(metrics: tuple[str, ...], said: str) -> None:
+    """They would overwrite other columns: a game's `round` those by which a resumed run knows its rows."""
+
+    class Reports(OddGame):
+        def __init__(self, options: OddOptions, worlds: Sequence[int]) -> None:
+            super().__init__(options, worlds, Group("odd", 2, (3,), np.int32, 3, metrics, low=0, high=9))
+
+    with pytest.raises(ConfigError, match=said):
+        make_plan({"game": GameEntry("reports", "Reports.", OddOptions, Reports), "learner": "iqn"})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import remuda
 from remuda.core.game import Group
+from remuda.core.machine import machine
 from remuda.learners.ppo.learner import PPO
 from remuda.learners.ppo.options import PPOOptions
 from remuda.runs import utilisation
@@ -70,3 +72,22 @@ def test_a_run_reports_how_much_of_the_processor_its_networks_used(
     for name, amount in expected.items():
         assert np.isclose(result["mfu"][name] * seconds[name], amount)
     assert result["mfu"]["run"] > 0
+
+
+@pytest.mark.parametrize(
+    "content", ["5", "[1]", "null", '{"%s": 0.0}', '{"%s": -1.0}', '{"%s": Infinity}', "[" * 10**5]
+)
+def test_a_damaged_file_of_peaks_is_written_anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, content: str) -> None:
+    """It is read when training has ended: an error there would cost the run its result."""
+    monkeypatch.setattr(utilisation, "cache_base", lambda: tmp_path)
+    monkeypatch.setattr(utilisation, "_measure_peak", lambda: 3.0)
+    path = tmp_path / utilisation.PEAK_FILE
+    path.write_text(content.replace("%s", machine()))
+    assert utilisation.peak_flops() == 3.0
+    assert json.loads(path.read_text()) == {machine(): 3.0}
+
+
+def test_a_cache_that_takes_no_file_costs_nothing_else(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(utilisation, "cache_base", lambda: tmp_path / "gone")
+    monkeypatch.setattr(utilisation, "_measure_peak", lambda: 3.0)
+    assert utilisation.peak_flops() == 3.0

@@ -32,7 +32,20 @@ def test_ranges_are_read() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["log(0, 1)", "log(1)", "int(1.5, 2)", "uniform(2, 1)", "choice(a)", "uniform(a, b)", "choice([1], [2])"]
+    "text",
+    [
+        "log(1e-4, inf)",
+        "log(nan, 1)",
+        "uniform(-1e308, 1e308)",
+        "choice(nan, 1)",
+        "log(0, 1)",
+        "log(1)",
+        "int(1.5, 2)",
+        "uniform(2, 1)",
+        "choice(a)",
+        "uniform(a, b)",
+        "choice([1], [2])",
+    ],
 )
 def test_ranges_that_make_no_sense_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="should"):

@@ -9,11 +9,12 @@ from pathlib import Path
 from remuda.board.server import Board, BoardServer, is_loopback
 from remuda.board.tokens import new_token
 from remuda.core.errors import ConfigError
+from remuda.core.paths import is_folder
 
 
 def make_server(folder: Path, host: str, port: int, allow_control: bool) -> BoardServer:
     """A server for the runs in a folder that does not answer yet; beyond this machine it asks for a token."""
-    if not folder.is_dir():
+    if not is_folder(folder):
         raise ConfigError(f"{folder} is not a directory: give the one that has your runs, or train one first")
     token = None if is_loopback(host) else new_token()
     return BoardServer(Board(folder.absolute(), allow_control, token), host, port)

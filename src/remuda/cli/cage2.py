@@ -12,6 +12,7 @@ import remuda
 from remuda.cli.words import Checkpoint
 from remuda.core.console import QuietConsole
 from remuda.core.errors import ConfigError
+from remuda.core.paths import is_folder
 
 if TYPE_CHECKING:
     from remuda.studies.leaderboard import Leaderboard
@@ -48,7 +49,7 @@ def leaderboard(
     from remuda.runs.display import plus_minus
     from remuda.studies.leaderboard import over_runs, write_page
 
-    if page is not None and not page.absolute().parent.is_dir():
+    if page is not None and not is_folder(page.absolute().parent):
         raise ConfigError(f"{page} cannot be written: there is no directory {page.absolute().parent}")
     boards = [
         remuda.cage2_leaderboard(target, rules, episodes, original=original, checkpoint=checkpoint, seed=seed)

@@ -18,6 +18,7 @@ import remuda
 from remuda.cli.words import Json, On, Trust, Words, given, refuse_arguments, settings_from
 from remuda.core.console import QuietConsole
 from remuda.core.errors import ConfigError
+from remuda.core.paths import is_folder
 
 if TYPE_CHECKING:
     from remuda.studies.trials.trial import TrialProgress
@@ -49,7 +50,7 @@ def compare(
     counts = _numbers("n_workers", n_workers) if n_workers else None
     machines = _numbers("cores", on_cores) if on_cores else []
     for path in filter(None, (html, json_file)):
-        if not path.absolute().parent.is_dir():
+        if not is_folder(path.absolute().parent):
             raise ConfigError(f"{path} cannot be written: there is no directory {path.absolute().parent}")
     settings = refuse_arguments(remuda.compare, settings_from(words))
     with QuietConsole(stderr=True).status("measuring") as status:

@@ -11,6 +11,7 @@ import remuda
 from remuda.cli.words import Json, refuse_arguments, settings_from
 from remuda.core.console import QuietConsole
 from remuda.core.errors import ConfigError
+from remuda.core.paths import exists, is_folder
 
 
 def tournament(
@@ -39,7 +40,7 @@ def tournament(
 
     entrants = [word for word in words if "=" not in word or names_run(word)]
     settings = refuse_arguments(remuda.tournament, settings_from([word for word in words if word not in entrants]))
-    if out.exists() and not out.is_dir():
+    if exists(out) and not is_folder(out):
         raise ConfigError(f"{out} exists and is no directory: choose another --out")
     with QuietConsole(stderr=True).status("playing") as status:
         found = remuda.tournament(

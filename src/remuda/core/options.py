@@ -18,7 +18,7 @@ MAX_SHOWN_CHARS = 200
 PLAIN_WORDS = {
     "bool_parsing": "true or false", "bool_type": "true or false", "float_parsing": "a number",
     "float_type": "a number", "int_from_float": "a whole number", "int_parsing": "a whole number",
-    "int_type": "a whole number",
+    "int_parsing_size": f"a whole number up to {MAX_INT}", "int_type": "a whole number",
 }  # fmt: skip
 """What pydantic's most frequent errors mean, for people."""
 

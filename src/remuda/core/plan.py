@@ -14,6 +14,8 @@ EPISODES_PER_EVALUATED = 20
 """Training episodes for each evaluation episode, by default."""
 FROZEN = "frozen"
 """Prefix of a player that is a trained agent of another run: frozen:RUN/agent."""
+MAX_S = 1e9
+"""Longest limit in seconds, 31 years: the system's clocks refuse to wait much longer."""
 UpdateRate = Annotated[float, Field(gt=0, le=1000)]
 
 
@@ -96,7 +98,9 @@ class Plan(Options):
         "greedy", description="while training, evaluate the best actions, or actions drawn as in training"
     )
     checkpoint_every: int = Field(1000, ge=1, description="episodes between checkpoints")
-    checkpoint_every_s: float = Field(600.0, gt=0, description="seconds between checkpoints, if that is sooner")
+    checkpoint_every_s: float = Field(
+        600.0, gt=0, le=MAX_S, description="seconds between checkpoints, if that is sooner"
+    )
     timeline: bool = Field(False, description="write a trace of every process and thread, for Perfetto")
     log_schedule: bool = Field(
         False, description="actor-learner: log which fragments were learned when, for `remuda replay`"
@@ -108,10 +112,12 @@ class Plan(Options):
     max_failures: float = Field(
         0.1, ge=0, le=1, description="share of failed episodes that ends the run; 0: the first failure does"
     )
-    start_limit_s: float = Field(120.0, gt=0, description="seconds a worker may take to start")
-    turn_limit_s: float = Field(600.0, gt=0, description="seconds a turn may take before its worker is replaced")
+    start_limit_s: float = Field(120.0, gt=0, le=MAX_S, description="seconds a worker may take to start")
+    turn_limit_s: float = Field(
+        600.0, gt=0, le=MAX_S, description="seconds a turn may take before its worker is replaced"
+    )
     update_limit_s: float = Field(
-        3600.0, gt=0, description="seconds for updates of a learner process, or for its state"
+        3600.0, gt=0, le=MAX_S, description="seconds for updates of a learner process, or for its state"
     )
 
     @field_validator("device")

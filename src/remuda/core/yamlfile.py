@@ -32,15 +32,32 @@ class _Loader(yaml.SafeLoader):
             raise ValueError(f"it has more than {MAX_VALUES:,} values")
         return super().compose_node(parent, index)
 
-    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        """Read a mapping, unless a key stands in it twice: YAML would keep the last one without a word."""
+        node: yaml.MappingNode = super().compose_mapping_node(anchor)
+        seen = set()
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+            if (key.tag, key.value) in seen:
+                raise ValueError(f"{short_repr(key.value)} stands twice, again in line {key.start_mark.line + 1}")
+            seen.add((key.tag, key.value))
+        return node
+
+    def construct_whole(self, node: yaml.ScalarNode) -> int | str:
         """Read an integer of at most 64 bits."""
-        value: int = super().construct_yaml_int(node) if len(node.value) < 100 else MAX_INT + 1
+        if ":" in node.value:  # YAML 1.1 counts to base 60: the schedule 1:0 would become 60
+            return str(node.value)
+        value: int = self.construct_yaml_int(node) if len(node.value) < 100 else MAX_INT + 1
         if abs(value) > MAX_INT:
             raise ValueError(f"{node.value[:30]}… is larger than {MAX_INT}")
         return value
 
+    def construct_number(self, node: yaml.ScalarNode) -> float | str:
+        """Read a number with a point."""
+        return str(node.value) if ":" in node.value else float(self.construct_yaml_float(node))
 
-_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_whole)
+_Loader.add_constructor("tag:yaml.org,2002:float", _Loader.construct_number)
 
 
 def _parse(text: str) -> Any:

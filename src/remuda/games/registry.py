@@ -23,6 +23,7 @@ from remuda.core import session
 from remuda.core.code_names import load_code
 from remuda.core.errors import ConfigError, UnknownName
 from remuda.core.game import Game, GameEntry
+from remuda.core.paths import is_file
 from remuda.games.shipped import SHIPPED
 
 __all__ = ["SHIPPED", "AnyGame", "find_game", "find_verifier", "game_name", "installed_games", "verify"]
@@ -108,11 +109,7 @@ def verify(game: str, folder: Path | str) -> Any:
 def _hint_at_entry(name: str) -> None:
     """Raise if `name` is a Python file or module without the entry in it."""
     path = Path(name)
-    try:
-        is_module = path.suffix == ".py" or Path(f"{name.replace('.', '/')}.py").is_file()
-    except (OSError, ValueError):  # no file can have this name
-        return
-    if is_module:
+    if path.suffix == ".py" or is_file(Path(f"{name.replace('.', '/')}.py")):
         module = ".".join(path.with_suffix("").parts) if path.suffix == ".py" else name
         found = _games_in(Path(f"{module.replace('.', '/')}.py"))
         hint = (

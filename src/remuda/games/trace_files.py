@@ -12,15 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remuda.core.errors import TraceError, first_line
+from remuda.core.paths import is_file, is_folder
 
 MAX_BYTES = 1 << 28  # of one file, unpacked; replaying it takes several times as much memory
 
 
 def find_traces(folder: Path) -> list[Path]:
     """Every .npz file below a folder, or the file itself."""
-    if folder.is_file():
+    if is_file(folder):
         return [folder]
-    if not folder.is_dir():
+    if not is_folder(folder):
         raise TraceError(f"{folder} does not exist: give a folder of recorded traces (.npz)")
     paths = sorted(path for path in folder.rglob("*.npz") if path.is_file())
     if not paths:

@@ -81,9 +81,12 @@ class Part:
 
 def assign(plan: Plan, spec: GameSpec) -> list[Part]:
     """Split the herd into parts: each agent gets the player in `learners` that lists it, else `learner`."""
-    players = [plan.learner] * spec.agents
+    players, listed = [plan.learner] * spec.agents, set[int]()
     for key, player in plan.learners.items():
         for agent in agent_range(key, spec.agents, "learners"):
+            if agent in listed:
+                raise ConfigError(f"learners: agent {agent} is listed twice, again in {key!r}: list each agent once")
+            listed.add(agent)
             players[agent] = player
     known = [*PLAYERS, *find_game(plan.game).players]
     for player in set(players):

@@ -88,6 +88,8 @@ def recover(folder: Path) -> None:
     """Put back checkpoints that were set aside by a writer that did not live to replace them; writers only."""
     for old in folder.glob(".*.old"):
         path = folder / old.name.removeprefix(".").removesuffix(".old")
+        if not (old / INDEX).exists():  # another program's file
+            continue
         if path.exists():
             shutil.rmtree(old, ignore_errors=True)
         else:
@@ -188,7 +190,8 @@ def intact(path: Path, only: str | None = None) -> bool:
 def every(folder: Path) -> list[Path]:
     """The checkpoints in a directory, newest first."""
     names = {path.name.removeprefix(".").removesuffix(".old") for path in folder.glob("*[0-9]*")}
-    return sorted((folder / name for name in names if name.isascii() and name.isdigit()), reverse=True)
+    found = [folder / name for name in names if name.isascii() and name.isdigit()]
+    return sorted(found, key=lambda path: (int(path.name), path.name), reverse=True)
 
 
 def newest(folder: Path) -> Path | None:

@@ -20,6 +20,7 @@ from remuda.core.errors import CheckpointError, ConfigError, RunError, first_lin
 from remuda.core.game import GameSpec, Group
 from remuda.core.json_text import to_json
 from remuda.core.learner import COUNTERS
+from remuda.core.paths import is_file
 from remuda.core.plan import Plan, learner_of
 from remuda.core.policy import Policy
 from remuda.core.yamlfile import read_yaml
@@ -49,7 +50,7 @@ class RunDirectory:
     def __init__(self, path: Path | str, game: AnyGame | None = None, trust: bool = False, learner: Any = None) -> None:
         self.path = zoo_path(path) if is_zoo_name(path) else absolute(path)
         self.trust = trust  # whether names of code in it are followed, whoever made it
-        if not _is_file(self.path / CONFIG):
+        if not is_file(self.path / CONFIG):
             raise RunError(f"{shown(self.path)} is not a run: it has no {CONFIG}{_runs_near(self.path)}")
         odd = _neither_file_nor_directory(self.path)
         if odd is not None:
@@ -188,13 +189,14 @@ class RunDirectory:
         found = self.checkpoints()
         if not found:
             raise CheckpointError(f"{self.path} has no checkpoint yet: train it again from the start")
-        wanted = self.path / ("best" if name == "best" else f"{checkpoint.CHECKPOINTS}/{name}") if name else found[0]
+        given = self.path / ("best" if name == "best" else f"{checkpoint.CHECKPOINTS}/{name}")
+        wanted = found[0] if name is None else given
         if (name != "best" and wanted not in found) or not checkpoint.intact(wanted, only):
             good = next((path for path in found if checkpoint.intact(path, only)), None)
             advice = f"the last good one is {good.name}: use --checkpoint {good.name}" if good else "none is left"
             if name and get_close_matches(name, ["best"]):
                 advice = "the best one is called best"
-            shown = repr(name) if name else found[0].name
+            shown = found[0].name if name is None else repr(name)
             raise CheckpointError(f"checkpoint {shown} of {self.path} is damaged or missing; {advice}")
         return wanted
 
@@ -258,13 +260,6 @@ def _runs_near(folder: Path) -> str:
                 more = ", …" if len(found) > MAX_SHOWN else ""
                 return f"; runs near it: {', '.join(shown(path) for path in found[:MAX_SHOWN])}{more}"
     return ""
-
-
-def _is_file(path: Path) -> bool:
-    """Whether there is a file; False for names that the system refuses."""
-    with suppress(OSError):
-        return path.is_file()
-    return False
 
 
 def _neither_file_nor_directory(folder: Path) -> Path | None:

@@ -16,6 +16,7 @@ from remuda.core.errors import ConfigError, GameError, UnknownName
 from remuda.core.fragment import Fragment, Purpose
 from remuda.core.game import GameSpec
 from remuda.core.machine import cores
+from remuda.core.paths import is_file, is_folder
 from remuda.core.plan import Plan
 from remuda.core.policy import PolicyBinding
 from remuda.core.rewards import GAME_RETURN, REWARD
@@ -156,17 +157,14 @@ def is_run(target: Any) -> bool:
     """Whether the target is a run or its directory, not a game."""
     if isinstance(target, RunDirectory) or is_zoo_name(target):
         return True
-    return isinstance(target, str | Path) and (Path(target) / CONFIG).is_file()
+    return isinstance(target, str | Path) and is_file(Path(target) / CONFIG)
 
 
 def is_path(target: Any) -> bool:
     """Whether the target can only be meant as a directory: there is one, and no game has its name."""
     if not isinstance(target, str) or ":" in target or target in SHIPPED or target in installed_games():
         return isinstance(target, Path)
-    try:
-        return Path(target).is_dir() or ("/" in target and Path(target).parent.is_dir())
-    except OSError:  # a name that no directory can have
-        return False
+    return is_folder(Path(target)) or ("/" in target and is_folder(Path(target).parent))
 
 
 @dataclass(frozen=True)

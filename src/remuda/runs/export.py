@@ -26,6 +26,7 @@ from torch import nn
 from remuda.core import rng
 from remuda.core.errors import ConfigError, RunError, StorageError
 from remuda.core.game import Group, check_options
+from remuda.core.paths import exists
 from remuda.core.policy import Policy
 from remuda.games.registry import find_game
 from remuda.learners.bodies import SHIPPED_BODIES
@@ -125,7 +126,7 @@ def export(
     remuda. A game may add what the network needs around it, such as the memory of a defender of cage2.
     """
     folder = Path(out)
-    if folder.exists():
+    if exists(folder):
         raise ConfigError(f"out={folder} exists already: give a directory that does not")
     opened = RunDirectory.of(run, trust=trust)
     taken = take_out(opened, agent, checkpoint)

@@ -185,6 +185,6 @@ def removed_if_refused(folder: Path) -> Iterator[None]:
 
 def remove_later_checkpoints(path: Path) -> None:
     """Remove checkpoints newer than the one a run goes on from: training will write others."""
-    for other in path.parent.glob("[0-9]*"):
-        if other.name > path.name:
+    for other in checkpoint.every(path.parent):
+        if int(other.name) > int(path.name):
             checkpoint.remove(other)

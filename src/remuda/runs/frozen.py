@@ -9,6 +9,7 @@ from pathlib import Path
 
 from remuda.core.errors import ConfigError
 from remuda.core.game import GameSpec
+from remuda.core.paths import is_folder
 from remuda.core.plan import FROZEN
 from remuda.learners.herd import FrozenPolicy, Part, agent_range
 from remuda.runs.directory import RunDirectory
@@ -30,7 +31,7 @@ def _load(part: Part, spec: GameSpec, trust: bool) -> FrozenPolicy:
     text = part.player.removeprefix(f"{FROZEN}:")
     path, slash, agents = text.rpartition("/")
     chosen = range(part.herd_first, part.herd_first + part.agents)
-    if slash and re.fullmatch(r"\d+(-\d+)?", agents) and not Path(text).is_dir():
+    if slash and re.fullmatch(r"\d+(-\d+)?", agents) and not is_folder(Path(text)):
         source = RunDirectory(Path(path), trust=trust)
         chosen = agent_range(agents, source.spec.agents, part.player)
     else:

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -143,6 +144,7 @@ class Recorder:
             run=self.run,
             rounds=rounds,
             settled=settled,
+            agents=self.spec.agents,
             metrics=list(dict.fromkeys([*of_game, *of_learners])),
             evaluation_metrics=[*dict.fromkeys([*of_game, GAME_RETURN]), "return_se"],
             stop=self._request_stop,
@@ -156,7 +158,7 @@ class Recorder:
     @property
     def wall_s(self) -> float:
         """Seconds of training, without interruptions."""
-        return self._before.wall_s + time.perf_counter() - self._began
+        return self._before.wall_s + max(0.0, time.perf_counter() - self._began)  # a game may replace the clock
 
     def state(self, processes: dict[str, ProcessTotals]) -> RecorderState:
         """Everything that later rows and the result depend on."""
@@ -210,7 +212,7 @@ class Recorder:
                     rows[part.herd_first + i][name] = float(value)
         system = self._system_row(loop, update.version)
         self._newest = lambda: loop.trainers.rows() if update.rows is None else update.rows
-        self._tell(lambda callback, training: callback.learned(training, rows, system))
+        self._tell(lambda callback, training: callback.learned(training, *_theirs(callback, rows, system)))
 
     def _tell(self, tell: Callable[[Callback, Training], bool | None]) -> None:
         assert self.training is not None, "start() first"
@@ -294,7 +296,7 @@ class Recorder:
             "total_return_se": _number(standard_error(total)),
         }
         scores = self.evaluation
-        self._tell(lambda callback, training: callback.evaluated(training, rows, scores))
+        self._tell(lambda callback, training: callback.evaluated(training, *_theirs(callback, rows, scores)))
         if np.isfinite(total.mean()) and (self.best is None or total.mean() > self.best):
             self.best = float(total.mean())
             index = {"version": acting.version, "total_return": self.best}
@@ -326,7 +328,7 @@ class Recorder:
                 folder = self.folder / checkpoint.CHECKPOINTS
                 path = folder / f"{episodes:09d}"
                 checkpoint.write(path, files, index)
-                for old in sorted(folder.glob("[0-9]*"))[: -self.plan.keep_checkpoints]:
+                for old in checkpoint.every(folder)[self.plan.keep_checkpoints :]:
                     checkpoint.remove(old)
                 self._tell(lambda callback, training: callback.saved(training, path, episodes))
 
@@ -373,6 +375,11 @@ class Recorder:
             self._writer.close()
         finally:
             self.end(None)
+
+
+def _theirs(callback: Callback, rows: Sequence[Row], row: Row) -> tuple[Sequence[Row], Row]:
+    """The rows for a callback; a user's gets copies, which it may change."""
+    return (rows, row) if callback.is_internal else ([own.copy() for own in rows], deepcopy(row))
 
 
 def _cpu_s() -> float:

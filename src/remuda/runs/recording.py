@@ -27,6 +27,7 @@ import stat
 import warnings
 import zipfile
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ from numpy.typing import NDArray
 from remuda.core.errors import ConfigError, StorageError, TraceError, first_line
 from remuda.core.fragment import Fragment, Purpose
 from remuda.core.game import Game, GameSpec, Group, make_game
+from remuda.core.paths import exists, is_folder
 from remuda.core.task import Task
 from remuda.core.threads import one_thread_each
 from remuda.games.registry import AnyGame, find_game, game_name
@@ -115,9 +117,9 @@ def record(
     `remuda.evaluate`.
     """
     file = Path(out)
-    if file.exists():
+    if exists(file):
         raise ConfigError(f"out={file} exists already: give a file that does not")
-    if not file.absolute().parent.is_dir():
+    if not is_folder(file.absolute().parent):
         raise ConfigError(f"out={file} cannot be written: there is no directory {file.absolute().parent}")
     if episodes < 1:
         raise ConfigError(f"episodes={episodes} should be at least 1")
@@ -273,7 +275,8 @@ def _write(path: Path, recording: Recording) -> None:
             os.fsync(file.fileno())
         draft.rename(path)
     except OSError as error:
-        draft.unlink(missing_ok=True)
+        with suppress(OSError):
+            draft.unlink()
         raise StorageError(f"{path} cannot be written: {error.strerror or error}") from None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from copy import deepcopy
 from difflib import get_close_matches
 from typing import Any
@@ -24,6 +24,7 @@ from remuda.learners.registry import (
     learner_options,
 )
 from remuda.learners.schedule import check_lists
+from remuda.runs.callbacks.tables import KEYS
 from remuda.runs.peer_settings import name_of_env, refuse_peer_policy, refuse_peer_setting
 
 NESTED = ("options", "learner_options")
@@ -190,7 +191,21 @@ def complete(plan: Plan) -> Plan:
         own = learner_options(plan, name)
         check_lists(own, name, spec.agents)
         chosen[name] = own.model_dump()
+    _check_metrics(spec, chosen)
     return plan.model_copy(update={"learner_options": chosen})
+
+
+def _check_metrics(spec: GameSpec, learners: Iterable[str]) -> None:
+    """Refuse metrics of a game that cannot be columns of the tables, beside ours and what the learners report."""
+    taken = dict.fromkeys((*KEYS, "return", "return_se"), "of every table")
+    taken |= {metric: f"of learner {name}" for name in learners for metric in find_learner(name).metrics}
+    for group in spec.groups:
+        for metric in group.metrics:
+            problem = "no name of a column" if not str(metric).isprintable() or not metric else ""
+            problem = problem or ("listed twice" if group.metrics.count(metric) > 1 else "")
+            problem = problem or (f"also a column {taken[metric]}" if metric in taken else "")
+            if problem:
+                raise ConfigError(f"metric {metric!r} of group {group.name!r} is {problem}: give it another name")
 
 
 def spec_of(plan: Plan) -> GameSpec:

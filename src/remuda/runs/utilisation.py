@@ -7,8 +7,12 @@ fewer, because equal observations are computed once and zeros are left out, can 
 from __future__ import annotations
 
 import json
+import math
+import os
 import time
 from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
 
 from remuda.core.game import GameSpec
 from remuda.core.kernels import cache_base
@@ -29,15 +33,30 @@ def peak_flops() -> float:
     """Floating-point operations per second of one core in a product of torch; measured once per machine."""
     folder, name = cache_base(), machine()
     path = None if folder is None else folder / PEAK_FILE
-    try:
-        known = {} if path is None else dict(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError):
-        known = {}
-    if not isinstance(known.get(name), float):
+    known = {} if path is None else _read_peaks(path)
+    if name not in known:
         known[name] = _measure_peak()
         if path is not None:
-            path.write_text(json.dumps(known), encoding="utf-8")
-    return float(known[name])
+            _write_peaks(path, known)
+    return known[name]
+
+
+def _read_peaks(path: Path) -> dict[str, float]:
+    """What was measured before, by machine; whatever else stands in the file is left out."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    items = found.items() if isinstance(found, dict) else ()
+    return {name: own for name, own in items if isinstance(own, float) and 0 < own < math.inf}
+
+
+def _write_peaks(path: Path, known: dict[str, float]) -> None:
+    """Keep it; on a full disk the next run measures again."""
+    draft = path.with_suffix(f".{os.getpid()}")
+    with suppress(OSError):
+        draft.write_text(json.dumps(known), encoding="utf-8")
+        draft.replace(path)
 
 
 def _measure_peak() -> float:

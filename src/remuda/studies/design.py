@@ -13,6 +13,7 @@ A study file is YAML:
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from typing import Any
 from pydantic import Field
 
 from remuda.core.errors import ConfigError, UsageError
-from remuda.core.options import Options, short_repr
+from remuda.core.options import MAX_INT, Options, short_repr
 from remuda.core.plan import Plan
 from remuda.core.rewards import REWARD
 from remuda.core.yamlfile import read_yaml
@@ -32,6 +33,8 @@ from remuda.runs.settings import make_plan
 from remuda.studies.metric import check_metric
 from remuda.studies.trials.places import ON_HELP, PROCESSES, on_ray
 
+MAX_RUNS = 10_000
+"""Of one study: each has its plan in memory before the first one starts."""
 UNCOMPARED = (
     "n_workers", "n_learners", "address", "actor_cpus", "actor_gpus", "actor_resources", "pictures", "callbacks",
     "timeline", "log_schedule", "checkpoint_every", "checkpoint_every_s", "keep_checkpoints", "max_failures",
@@ -65,15 +68,30 @@ class StudyOptions(Options):
     def check(self) -> None:
         """Refuse lists that make no runs."""
         on_ray(self.on)
+        if "/" in self.name or self.name in (".", ".."):
+            raise ConfigError(f"name={self.name!r} (the study) is the name of its directory: give one without a slash")
+        count = self._count()
+        if count > MAX_RUNS:
+            raise ConfigError(
+                f"the study has {count:,} runs, more than {MAX_RUNS:,}: give fewer seeds or values of grid"
+            )
         if isinstance(self.seeds, int) and self.seeds < 1:
             raise ConfigError(f"seeds={self.seeds} (the study) should be at least 1, or a list of seeds")
         if not self.seed_list or len(set(self.seed_list)) < len(self.seed_list):
             raise ConfigError(f"seeds={self.seeds} (the study) should be different seeds, at least one")
+        if any(not 0 <= seed <= MAX_INT for seed in self.seed_list):
+            raise ConfigError(f"seeds={self.seeds} (the study) should be from 0 to {MAX_INT}")
         for name, values in self.grid.items():
             if not values:
                 raise ConfigError(f"grid: {name} has no values: give a list of at least one")
         if "seed" in self.settings or "seed" in self.grid:
             raise ConfigError("seed is given by the study: write seeds: N, or a list of seeds")
+
+    def _count(self) -> int:
+        """How many runs the study has."""
+        points = math.prod(len(values) for values in self.grid.values())
+        seeds = self.seeds if isinstance(self.seeds, int) else len(self.seeds)
+        return max(1, len(self.variants)) * points * seeds
 
     @property
     def seed_list(self) -> list[int]:

@@ -22,6 +22,7 @@ import yaml
 from remuda.core import session
 from remuda.core.code_names import refuse_while_importing
 from remuda.core.errors import RemudaError, RunError
+from remuda.core.paths import is_file
 from remuda.core.yamlfile import read_yaml
 from remuda.games.registry import AnyGame, game_name
 from remuda.runs.callbacks.base import Row
@@ -115,7 +116,7 @@ def resume_study(folder: Path, quiet: bool = False, trust: bool = False, on: str
 
 def is_study(folder: Path) -> bool:
     """Whether the directory holds a study."""
-    return (folder / STUDY).is_file()
+    return is_file(folder / STUDY)
 
 
 def open_design(folder: Path, trust: bool = False) -> Design:

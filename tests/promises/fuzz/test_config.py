@@ -235,3 +235,28 @@ def test_rewards_beyond_single_precision_are_refused(name: str, value: Any) -> N
     assert said is not None
     assert name in said
     assert "single precision" in said
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["seed: 1\nworlds: 2\nseed: 2\n", "options: {height: 7, height: 9}", "variants:\n  a: {}\n  a: {lr: 1}\n"],
+)
+def test_a_key_that_stands_twice_is_refused(tmp_path: Path, content: str) -> None:
+    """YAML keeps the last one without a word: a variant of a study would be lost."""
+    path = tmp_path / "plan.yaml"
+    path.write_text(content)
+    with pytest.raises(ConfigError, match=r"'\w+' stands twice, again in line \d"):
+        read_yaml(path)
+
+
+def test_a_key_may_override_one_that_was_merged(tmp_path: Path) -> None:
+    path = tmp_path / "plan.yaml"
+    path.write_text("a: &a {x: 1, y: 1}\nb: &b {<<: *a, x: 2}\nc: {<<: *b, y: 3}\n")
+    assert read_yaml(path)["c"] == {"x": 2, "y": 3}
+
+
+@pytest.mark.parametrize("text", ["1:0", "1:0:0.5", "0:30", "1:2:3:4:5"])
+def test_a_schedule_is_no_number_to_base_60(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "plan.yaml"
+    path.write_text(f"entropy: {text}\n")
+    assert read_yaml(path) == read_assignments([f"entropy={text}"]) == {"entropy": text}

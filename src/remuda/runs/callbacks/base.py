@@ -37,6 +37,7 @@ class Training:
     run: RunDirectory  # the run directory, for reading
     rounds: int  # done when training started; more than 0 where a run goes on
     settled: int  # rounds after which evaluations were done when training started
+    agents: int  # rows of a round
     metrics: Sequence[str]  # names of the metrics in the rows of `learned`
     evaluation_metrics: Sequence[str]  # names of the metrics in the rows of `evaluated`
     stop: Callable[[str], None]  # ends the run after this round, saved; the reason is shown
@@ -55,7 +56,7 @@ class Callback:
     """
 
     is_internal: ClassVar[bool] = False
-    """Whether remuda itself gives it to the run: then nobody who resumes the run is asked for it."""
+    """Whether remuda itself gives it to the run: nobody who resumes the run is asked for it, and it changes no rows."""
 
     def start(self, training: Training) -> bool | None:
         """Training starts, or a run is resumed: then rows of rounds after `training.rounds` will come again."""

@@ -37,6 +37,8 @@ LONGEST_S = 2.0
 class Pictures(Callback):
     """Writes films/, curve.png and herd.gif."""
 
+    is_internal = True
+
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
         self._game: Game | None = None

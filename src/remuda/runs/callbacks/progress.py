@@ -28,6 +28,8 @@ MAX_AGENTS = 12
 class Progress(Callback):
     """Shows a run on the console, and writes what it shows to console.log."""
 
+    is_internal = True
+
     def __init__(self, total_episodes: int, done: int = 0, log: Path | None = None, quiet: bool = False) -> None:
         self.console = QuietConsole(stderr=True, quiet=quiet, soft_wrap=True, markup=False)
         self.total = total_episodes

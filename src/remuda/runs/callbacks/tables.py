@@ -9,13 +9,14 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from remuda.core.errors import RunError
+from remuda.core.errors import RunError, first_line
 from remuda.runs.callbacks.base import Callback, Row, Training
 from remuda.runs.storage import storage_errors
 
@@ -58,6 +59,8 @@ class CsvTable:
 class Tables(Callback):
     """Writes metrics.csv, evaluations.csv and system.csv."""
 
+    is_internal = True
+
     def __init__(self, say: Callable[[str], None] = lambda text: None) -> None:
         self._say = say
         self._files: dict[str, CsvTable] = {}
@@ -65,13 +68,13 @@ class Tables(Callback):
     def start(self, training: Training) -> None:
         """Open the files; when a run goes on, rows of rounds that will be trained again are removed."""
         columns = {
-            METRICS: ([*KEYS, *training.metrics], training.rounds),
-            EVALUATIONS: ([*KEYS, *training.evaluation_metrics], training.settled),
-            SYSTEM: (SYSTEM_COLUMNS, training.rounds),
+            METRICS: ([*KEYS, *training.metrics], training.rounds, training.agents),
+            EVALUATIONS: ([*KEYS, *training.evaluation_metrics], training.settled, training.agents),
+            SYSTEM: (SYSTEM_COLUMNS, training.rounds, 1),
         }
         with storage_errors(training.path):
-            for name, (names, rounds) in columns.items():
-                lost = keep_rounds(training.path / name, names, rounds)
+            for name, (names, rounds, size) in columns.items():
+                lost = keep_rounds(training.path / name, names, rounds, size)
                 if lost and name != EVALUATIONS:
                     self._say(f"{name}: {lost} of {rounds} rounds are not in it any more; training is not affected")
                 self._files[name] = CsvTable(training.path / name, names, keys=())
@@ -99,25 +102,23 @@ def as_written(value: Any) -> Any:
     return f"{value:.6g}" if isinstance(value, float | np.floating) else value
 
 
-def keep_rounds(path: Path, columns: Sequence[str], rounds: int) -> int:
+def keep_rounds(path: Path, columns: Sequence[str], rounds: int, size: int) -> int:
     """Bring a table to the end of round `rounds`: later rows are removed, for they will be written again.
 
-    A power failure may leave rows that are missing, cut short or zeroed; all rows of such rounds are removed.
+    A power failure may leave rows that are missing, cut short or zeroed; only rounds with all `size` rows are kept.
     A column that the version which began the table did not have is empty in its rows.
     Returns how many of the rounds before are not in the table any more (evaluations do not have a row for each).
     """
     if not path.exists() or path.stat().st_size == 0:
         return rounds
     lines = path.read_bytes().decode("utf-8", errors="replace").splitlines(keepends=True)
-    intact = [line for line in lines[1:] if "\0" not in line and line.endswith("\n")]
-    header = next(csv.reader(lines[:1]), [])
+    header = _cells(lines[0])
     began_with = header if "round" in header and set(header) < set(columns) else columns
     by_round: dict[int, list[list[str]]] = {}
-    for row in csv.reader(intact):
+    for row in (_cells(line) for line in lines[1:] if "\0" not in line and line.endswith("\n")):
         if _is_whole(row, began_with):
             own = dict(zip(began_with, row, strict=True))
             by_round.setdefault(int(own["round"]), []).append([own.get(name, "") for name in columns])
-    size = max((len(rows) for rows in by_round.values()), default=0)
     whole = {number: rows for number, rows in by_round.items() if len(rows) == size and 0 <= number <= rounds}
     draft = path.with_suffix(".draft")
     with draft.open("w", newline="", encoding="utf-8") as file:
@@ -129,6 +130,14 @@ def keep_rounds(path: Path, columns: Sequence[str], rounds: int) -> int:
     return rounds - len(whole)
 
 
+def _cells(line: str) -> list[str]:
+    """The values in a line; none if it cannot be read."""
+    try:
+        return next(csv.reader([line]), [])
+    except csv.Error:
+        return []
+
+
 def _is_whole(row: list[str], columns: Sequence[str]) -> bool:
     return len(row) == len(columns) and row[columns.index("round")].isascii() and row[columns.index("round")].isdigit()
 
@@ -138,13 +147,22 @@ def read_table(path: Path) -> Table:
 
     Columns in `WHOLE` are integers. Others are floats, also where a run happens to have only whole numbers in them.
     """
+    header, *body = _whole_lines(path) or [[]]
+    for number, row in enumerate(body, 2):
+        if len(row) != len(header):
+            raise RunError(f"{path} is damaged: row {number} has {len(row)} of {len(header)} values; remove this row")
+    return {name: _column(name, [row[i] for row in body]) for i, name in enumerate(header)}
+
+
+def _whole_lines(path: Path) -> list[list[str]]:
+    """The rows of a CSV file, the header among them. Training may be in the middle of writing the last one."""
     try:
-        with path.open(newline="", encoding="utf-8") as file:
-            rows = list(csv.reader(file))
+        text = path.read_bytes().decode("utf-8")
+        return [row for row in csv.reader(StringIO(text[: text.rfind("\n") + 1], newline="")) if row]
     except OSError as error:
         raise RunError(f"{path} cannot be read: {error.strerror}") from None
-    header, body = rows[0] if rows else [], rows[1:]
-    return {name: _column(name, [row[i] for row in body]) for i, name in enumerate(header)}
+    except (ValueError, csv.Error) as error:
+        raise RunError(f"{path} is damaged: {first_line(error)}") from None
 
 
 def _column(name: str, values: list[str]) -> NDArray[Any]:
@@ -152,7 +170,7 @@ def _column(name: str, values: list[str]) -> NDArray[Any]:
         if name in WHOLE and all(values):
             return np.array([int(value) for value in values], np.int64)
         return np.array([float(value) if value else np.nan for value in values])
-    except ValueError:
+    except (ValueError, OverflowError):
         return np.array(values)
 
 

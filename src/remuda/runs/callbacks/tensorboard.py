@@ -54,6 +54,8 @@ _quiet_writers = QuietWriters()
 class TensorBoard(Callback):
     """Writes one scalar per metric and agent, and the mean of the herd beside them, against episodes."""
 
+    is_internal = True
+
     def __init__(self) -> None:
         self._writer: SummaryWriter | None = None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -32,13 +33,15 @@ def _distribution(name: str, text: str) -> Any:
     values = read_assignments([f"x=[{match[2]}]"])["x"]
     if kind == "choice":
         values = [_number(value) for value in values]
-        if len(values) < 2 or not all(isinstance(value, str | int | float | bool) for value in values):
+        plain = all(isinstance(value, str | int) or (isinstance(value, float) and value == value) for value in values)
+        if len(values) < 2 or not plain:
             raise ConfigError(f"{name}={text} should name two or more plain values: choice(a, b)")
         return CategoricalDistribution(values)
     whole = kind in ("int", "logint")
     bounds = [_number(value) for value in values]
     right = all(isinstance(bound, int if whole else int | float) and not isinstance(bound, bool) for bound in bounds)
-    if len(bounds) != 2 or not right or bounds[0] >= bounds[1] or ("log" in kind and bounds[0] <= 0):
+    ordered = len(bounds) == 2 and right and bounds[0] < bounds[1] and math.isfinite(bounds[1] - bounds[0])
+    if not ordered or ("log" in kind and bounds[0] <= 0):
         above = " above 0" if "log" in kind else ""
         raise ConfigError(
             f"{name}={text} should have two {'whole ' if whole else ''}numbers{above}, the lower one first"

@@ -17,6 +17,7 @@ from remuda.core.code_names import refuse_while_importing
 from remuda.core.errors import ConfigError, RunError
 from remuda.core.machine import cores
 from remuda.core.options import Options
+from remuda.core.paths import is_file
 from remuda.core.plan import Plan
 from remuda.runs.callbacks.base import Row
 from remuda.runs.directory import to_json
@@ -93,7 +94,7 @@ def resume_sweep(folder: Path, quiet: bool = False, trust: bool = False, on: str
 
 def is_sweep(folder: Path) -> bool:
     """Whether the directory holds a sweep."""
-    return (folder / STATE).is_file()
+    return is_file(folder / STATE)
 
 
 def _first_state(settings: Mapping[str, Any]) -> SweepState:

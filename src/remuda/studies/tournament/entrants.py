@@ -9,6 +9,7 @@ from pathlib import Path
 
 from remuda.core.errors import ConfigError, UnknownName
 from remuda.core.game import GameSpec, Group
+from remuda.core.paths import is_file
 from remuda.core.plan import Plan
 from remuda.core.policy import Policy
 from remuda.games.registry import find_game
@@ -55,14 +56,14 @@ def split_word(word: str) -> tuple[Path, int | None, str | None]:
     """The directory, the agent and the checkpoint that a word names."""
     text, _, checkpoint = word.partition("@")
     path, slash, number = text.rstrip("/").rpartition("/")
-    if slash and number.isdigit() and not (Path(text) / CONFIG).is_file():
+    if slash and number.isdigit() and not is_file(Path(text) / CONFIG):
         return Path(path), int(number), checkpoint or None
     return Path(text), None, checkpoint or None
 
 
 def names_run(word: str) -> bool:
     """Whether a word names a run; its directory may have a name like `lr=0.1`, which looks like a setting."""
-    return (split_word(word)[0] / CONFIG).is_file()
+    return is_file(split_word(word)[0] / CONFIG)
 
 
 def _shortened(words: Sequence[str]) -> list[tuple[str, str]]:

@@ -11,6 +11,7 @@ from pydantic import Field, ValidationError
 
 from remuda.core.errors import RunError
 from remuda.core.options import Options
+from remuda.core.paths import is_file
 from remuda.runs.directory import to_json
 from remuda.runs.storage import storage_errors
 from remuda.studies.workflows.options import SearchOptions, TrialResult
@@ -35,7 +36,7 @@ class SearchState(Options):
 
 def is_search(folder: Path) -> bool:
     """Whether the folder holds a search."""
-    return (folder / STATE).is_file()
+    return is_file(folder / STATE)
 
 
 def read_state(folder: Path) -> SearchState:
