@@ -44,16 +44,30 @@ RAY: dict[str, Any] = {"engine": "ray", "n_workers": 1, "actor_cpus": 0.5, "lear
 pytestmark = pytest.mark.slow  # tests/promises/faults/test_ray_learners.py has one of them
 
 
-@pytest.fixture(scope="module", params=[1, 3])
-def place(request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
+@pytest.fixture(scope="module", params=[1, 3], ids=["one_node", "three_nodes"])
+def nodes(request: pytest.FixtureRequest) -> int:
+    """How many nodes Ray has."""
+    return int(request.param)
+
+
+@pytest.fixture(scope="module")
+def place(nodes: int) -> Iterator[dict[str, Any]]:
     """Settings for a Ray with one node or three."""
-    if request.param == 1:
+    if nodes == 1:
         with ray_of_this_process():
             yield {}
         return
-    nodes = RayNodes(cpus=1)
-    yield {"address": nodes.address}
-    nodes.end()
+    cluster = RayNodes(cpus=1)
+    yield {"address": cluster.address}
+    cluster.end()
+
+
+def nodes_that_learn() -> set[str]:
+    """Where Ray has reserved the learners' places; the groups of runs that ended are listed as removed."""
+    from ray.util import placement_group_table
+
+    groups = [group for group in placement_group_table().values() if group["state"] == "CREATED"]
+    return {node for group in groups for node in group["bundles_to_node_id"].values()}
 
 
 def train(out: Path, herd: str, callback: Any = None, **settings: Any) -> remuda.Run:
@@ -76,14 +90,17 @@ def sequential_result(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @pytest.mark.parametrize(("herd", "learners"), list(product(HERDS, (1, 2, 4))))
 def test_learner_actors_give_the_bits_of_sequential(
-    tmp_path: Path, sequential_result: Any, place: dict[str, Any], herd: str, learners: int
+    tmp_path: Path, sequential_result: Any, place: dict[str, Any], nodes: int, herd: str, learners: int
 ) -> None:
-    run = train(tmp_path / "run", herd, **RAY, **place, n_learners=learners).result
+    where: set[str] = set()
+    settings = {**RAY, **place, "n_learners": learners}
+    run = train(tmp_path / "run", herd, callback=lambda rows: where.update(nodes_that_learn()), **settings).result
     one = sequential_result(herd)
     for name in ("weights_sha256", "episodes", "updates_per_agent", "agent_steps", "finished"):
         assert run[name] == one[name]
     named = [own["name"] for own in run["processes"] if own["name"].startswith("learner")]
     assert len(named) == min(learners, len(one["updates_per_agent"]))
+    assert len(where) == min(len(named), nodes)
 
 
 @pytest.mark.parametrize("before", ["ray", "sequential"])
