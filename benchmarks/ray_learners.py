@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import resource
+import statistics
 import sys
 import tempfile
 import time
+from itertools import pairwise
 from typing import Any
 
 import remuda
@@ -28,8 +30,8 @@ def _cpu_s() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def measure(learners: int, rounds: int, agents: int = AGENTS, **settings: Any) -> tuple[float, float]:
-    """Seconds of wall-clock time per round, and of the first process's processor time per round."""
+def measure(learners: int, rounds: int, agents: int = AGENTS, **settings: Any) -> tuple[list[float], float]:
+    """Seconds that each round took, and of the first process's processor time per round."""
     marks: list[tuple[float, float]] = []
 
     def note(rows: list[dict[str, Any]]) -> None:
@@ -42,9 +44,12 @@ def measure(learners: int, rounds: int, agents: int = AGENTS, **settings: Any) -
             n_learners=learners, deterministic=True, lag=1, evaluate_episodes=1, evaluate_every=0, pictures=False,
             device="cpu", checkpoint_every=10**6, start_limit_s=1200, **settings,
         )  # fmt: skip
-    counted = len(marks) - FIRST
-    (began, cpu), (ended, cpu_after) = marks[FIRST - 1], marks[-1]
-    return (ended - began) / counted, (cpu_after - cpu) / counted
+    when, cpu_s = zip(*marks[FIRST - 1 :], strict=True)
+    return [after - before for before, after in pairwise(when)], (cpu_s[-1] - cpu_s[0]) / (len(cpu_s) - 1)
+
+
+def _median_and_range(seconds: list[float]) -> str:
+    return f"{statistics.median(seconds):.3f} s ({min(seconds):.3f} to {max(seconds):.3f})"
 
 
 def scaling(counts: tuple[int, ...]) -> None:
@@ -56,12 +61,13 @@ def scaling(counts: tuple[int, ...]) -> None:
     first = 0.0
     for learners in counts:
         ideal_s = UPDATE_S * AGENTS * WORLDS / learners  # one update per episode
-        round_s, cpu_s = measure(learners, FIRST + max(2, round(MEASURED_S / ideal_s)))
+        rounds_s, cpu_s = measure(learners, FIRST + max(2, round(MEASURED_S / ideal_s)))
+        round_s = statistics.mean(rounds_s)
         first = first or round_s * learners
         print(
-            f"  {learners:3d} learners: {round_s:7.3f} s per round, {first / round_s / learners:5.2f} of linear "
-            f"({ideal_s / round_s:4.2f} of sleeping only); first process {1000 * cpu_s / WORLDS:6.2f} ms per episode, "
-            f"{cpu_s / round_s:6.1%} of a core, enough for {learners * round_s / cpu_s:,.0f}",
+            f"  {learners:3d} learners: a round took {_median_and_range(rounds_s)}, {first / round_s / learners:5.2f} "
+            f"of linear ({ideal_s / round_s:4.2f} of sleeping only); first process {1000 * cpu_s / WORLDS:6.2f} ms per "
+            f"episode, {cpu_s / round_s:6.1%} of a core, enough for {learners * round_s / cpu_s:,.0f}",
             flush=True,
         )
 
@@ -71,11 +77,11 @@ def feeding(counts: tuple[int, ...]) -> None:
     print(f"\nThe first process with learners that share two processes, one agent each\n  {machine()}")
     for learners in counts:
         with learners_that_share(2):
-            round_s, cpu_s = measure(learners, FIRST + 5, agents=learners, learner_cpus=0)
+            rounds_s, cpu_s = measure(learners, FIRST + 5, agents=learners, learner_cpus=0)
         each = cpu_s / learners
         print(
             f"  {learners:4d} learners: {1000 * cpu_s:8.1f} ms per round, {1e6 * each:6.0f} µs per learner; "
-            f"a round took {round_s:6.2f} s; rounds of 1 s: enough for {1 / each:,.0f}",
+            f"a round took {_median_and_range(rounds_s)}; rounds of 1 s: enough for {1 / each:,.0f}",
             flush=True,
         )
 

@@ -51,7 +51,7 @@ def processes(request: pytest.FixtureRequest) -> Iterator[ProcessPlayers]:
         players = make(make_plan({**BUSY, "work": request.param}))
         assert isinstance(players, ProcessPlayers)
         yield players
-        players._collectors.close()
+        players.collectors.close()
 
 
 def arrays(fragment: Fragment) -> dict[str, Any]:
@@ -75,7 +75,7 @@ def test_processes_play_what_threads_play(processes: ProcessPlayers) -> None:
 
 
 def kill(players: ProcessPlayers, index: int) -> None:
-    victim = players._pool.workers[index].process
+    victim = players.pool.workers[index].process
     assert victim is not None
     assert victim.pid is not None
     os.kill(victim.pid, signal.SIGKILL)
@@ -85,7 +85,7 @@ def kill(players: ProcessPlayers, index: int) -> None:
 def test_a_player_that_is_killed_is_replaced(processes: ProcessPlayers) -> None:
     """Before it plays nothing is lost; while it plays its task fails, and says who was killed."""
     (before,) = processes.play(Task(EPISODES))
-    beats = processes._pool.heartbeats
+    beats = processes.pool.heartbeats
     proc.wait(lambda: beats.last_beat(1)[0] is Phase.WAITING, 60.0, lambda: "it still plays")
     kill(processes, 1)
     (again,) = processes.play(Task(EPISODES))
@@ -98,7 +98,7 @@ def test_a_player_that_is_killed_is_replaced(processes: ProcessPlayers) -> None:
     assert [failure.worker for failure in failures if failure] == ["collect-2"]
     (after,) = processes.play(Task(EPISODES))
     np.testing.assert_array_equal(before.fragments[0].obs, after.fragments[0].obs)
-    assert [own.restarts for own in processes._pool.workers] == [0, 1, 1]
+    assert [own.restarts for own in processes.pool.workers] == [0, 1, 1]
 
 
 @pytest.mark.parametrize("settings", [{"actor_cpus": 1.9}, {"actor_gpus": 0.5}, {"game": "treasurehunt", "work": None}])

@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import stat
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,7 +20,7 @@ import proc
 import remuda
 from ray_nodes import RayNodes
 from remuda.core.errors import WorkerError
-from remuda.engines.collectors.ray import actor_pool
+from remuda.engines.collectors.ray import actor_pool, supervisor
 from remuda.engines.collectors.ray import collectors as placement
 from remuda.engines.collectors.ray.cluster import require_ray
 from remuda.engines.collectors.ray.collectors import RayCollectors
@@ -236,18 +237,41 @@ def test_too_many_deaths_end_the_run_after_saving(faulty: Any, tmp_path: Path) -
     assert remuda.Run(tmp_path / "run").checkpoints()
 
 
+class DyingActors:
+    """A Ray in which every actor dies before it answers."""
+
+    def __init__(self) -> None:
+        self.exceptions = require_ray().exceptions
+        self.started = 0
+
+    def start(self, *args: Any) -> Any:
+        self.started += 1
+        number = self.started
+        return SimpleNamespace(node_id=SimpleNamespace(remote=lambda: number))
+
+    def wait(self, references: list[Any], num_returns: int, timeout: float) -> Any:
+        return references, []
+
+    def get(self, references: Any, timeout: float) -> Any:
+        raise self.exceptions.RayActorError
+
+    def kill(self, actor: Any) -> None:
+        pass
+
+
 def test_as_many_actors_as_there_are_may_fail_in_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = DyingActors()
+    monkeypatch.setattr(supervisor, "require_ray", lambda: ray)
+    monkeypatch.setattr(actor_pool, "Cluster", lambda *args: SimpleNamespace(learner_count=lambda: 0))
     plan = make_plan({"game": "treasurehunt", "engine": "ray", "n_workers": 40})
-    listener = SimpleNamespace(on_tasks_returned=lambda tasks: None)
-    actor = SimpleNamespace(node_id=SimpleNamespace(remote=lambda: None))
-    pool = actor_pool.ActorPool(plan, listener, lambda cluster, name: actor, lambda: None, lambda text: None)
-    monkeypatch.setattr(pool, "_cluster", SimpleNamespace())
+    listener: Any = SimpleNamespace(on_tasks_returned=lambda tasks: None)
+    pool = actor_pool.ActorPool(plan, listener, ray.start, lambda: None, lambda text: None)
+    pool.connect(0, 0)
     pool.start_missing()
-    for _ in range(40):
-        pool._on_silent(pool.handles[0], "was killed")
-    assert len(pool.handles) == 40, "each is replaced"
+    pool.poll(0.0)
+    assert ray.started == 80, "each is replaced"
     with pytest.raises(WorkerError, match="41 actors in a row ended before they finished anything"):
-        pool._on_silent(pool.handles[0], "was killed")
+        pool.poll(0.0)
 
 
 def test_a_game_that_actors_cannot_import_is_one_error(
@@ -336,8 +360,10 @@ def test_too_little_shared_memory_is_refused_with_the_remedy(
     assert "--shm-size=128m" in outcome.err
 
 
-def test_nothing_but_this_placement_imports_ray() -> None:
+def test_only_one_module_imports_ray() -> None:
     source = Path(remuda.__file__).parent
-    for path in source.rglob("*.py"):
-        if path.name != "ray.py":
-            assert "import ray" not in path.read_text(), path
+    importing = re.compile(r"""^\s*(import|from) ray\b|import_module\(["']ray\b""", re.MULTILINE)
+    modules = {path.relative_to(source) for path in source.rglob("*.py") if importing.search(path.read_text())}
+    assert modules == {Path("engines/collectors/ray/cluster.py")}
+    code = "import sys, remuda.runs.training, remuda.engines.build; assert 'ray' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 from drill import PATIENCE_S, PLAN, Training
 
@@ -19,19 +21,18 @@ from ray_nodes import RayNodes
 from remuda.core.fragment import Purpose
 from remuda.core.machine import cores
 from remuda.core.task import Task
-from remuda.engines.collectors.ray import actor
+from remuda.engines.collectors.ray import actor, weights
 from remuda.engines.collectors.ray.actor import RolloutActor
 from remuda.engines.collectors.ray.cluster import Cluster
-from remuda.engines.collectors.ray.collectors import PublishedWeights, RayCollectors
 from remuda.engines.collectors.ray.remote import RemoteRows
-from remuda.engines.trainers.ray import kept_rounds
-from remuda.engines.trainers.ray.actor import SnapshotFacts
+from remuda.engines.collectors.ray.weights import PublishedWeights, WeightReferences
+from remuda.engines.trainers.ray import kept_rounds, published_rows
 from remuda.engines.trainers.ray.published_rows import PublishedRows
 from remuda.engines.trainers.ray.remote_state import RemoteState
-from remuda.engines.trainers.ray.trainers import RayTrainers
+from remuda.learners.herd import assign
 from remuda.learners.ppo.learner import PPO
 from remuda.runs import checkpoint
-from remuda.runs.settings import make_plan
+from remuda.runs.settings import make_plan, spec_of
 
 EPISODES = 24
 SHORT: dict[str, Any] = {
@@ -190,29 +191,7 @@ def test_learners_that_die_while_the_first_checkpoint_is_written(
     assert csv_rows(run) == csv_rows(whole)
 
 
-def test_a_learner_that_is_lost_after_its_snapshot_is_asked_again() -> None:
-    """While the snapshot of another one is waited for: its replacement has none, and would write an empty file."""
-    handles = [SimpleNamespace(index=index, actor=f"first {index}") for index in range(3)]
-    asked: list[str] = []
-    trainers = RayTrainers.__new__(RayTrainers)
-    trainers.plan, trainers.version, trainers._started, trainers._snapshot = PLAN_OF_TESTS, 4, True, None
-    trainers._pool = cast("Any", SimpleNamespace(handles=handles))
-
-    def snapshot_of(handle: Any) -> Any:
-        asked.append(handle.actor)
-        if handle.actor == "first 2":
-            handles[0].actor = "second 0"
-        return handle.actor, SnapshotFacts([], None)
-
-    for name, stub in {"_look": lambda: None, "_balance": lambda: None, "_snapshot_of": snapshot_of}.items():
-        setattr(trainers, name, stub)
-    state = trainers.state()
-    assert isinstance(state, RemoteState)
-    assert asked == ["first 0", "first 1", "first 2", "second 0"]
-    assert list(state._actors) == ["second 0", "first 1", "first 2"]
-
-
-def test_a_learner_that_was_stopped_is_missed_when_its_weights_are_wanted() -> None:
+def test_a_learner_that_was_stopped_is_missed_when_its_weights_are_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
     """It has nothing to do, so only whoever wants its weights notices: it is asked to put them again."""
     ray = LostTransfers()
     rows = RemoteRows([0], None, ["here", "of the stopped one"], lambda rows: None)
@@ -223,11 +202,12 @@ def test_a_learner_that_was_stopped_is_missed_when_its_weights_are_wanted() -> N
         own_ray.get = lambda own, timeout: ["these", "those"]
         rows.missing.clear()
 
-    pool: Any = SimpleNamespace(closed=False, poll=lambda timeout_s: None)
-    published = PublishedRows(pool, 0, True, look)
-    published._ray = own_ray = SimpleNamespace(
+    own_ray = SimpleNamespace(
         get=ray.get, exceptions=ray.exceptions, wait=lambda own, num_returns, timeout: (own[:1], own[1:])
     )
+    monkeypatch.setattr(published_rows, "require_ray", lambda: own_ray)
+    pool: Any = SimpleNamespace(closed=False, poll=lambda timeout_s: None)
+    published = PublishedRows(pool, 0, True, look)
     published.add(5, rows)
     assert published.fetch(rows) == ["these", "those"]
     assert looks == [{1}]
@@ -246,31 +226,39 @@ class LostTransfers:
         raise RuntimeError("it is not local yet")
 
 
-def test_weights_that_never_arrive_are_put_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An actor waits for them no longer than it has to; what this process had put it puts again."""
+def test_an_actor_waits_for_weights_no_longer_than_it_has_to(monkeypatch: pytest.MonkeyPatch) -> None:
     ray = LostTransfers()
-    monkeypatch.setattr(actor, "require_ray", lambda: ray)
-    playing = RolloutActor.__new__(RolloutActor)
-    playing._loaded, playing._version, playing._limit_s = [], -1, 8.0
-    playing._players = cast("Any", SimpleNamespace(cpu_s=0.0))
+    for module in (actor, weights):
+        monkeypatch.setattr(module, "require_ray", lambda: ray)
+    monkeypatch.setitem(sys.modules, "__main__", ModuleType("__main__"))  # an actor changes it
+    spec = spec_of(PLAN_OF_TESTS)
+    playing = RolloutActor("actor-0", [], PLAN_OF_TESTS, assign(PLAN_OF_TESTS, spec), spec, "cpu", {}, 1)
     results = [playing.play(Task((0,)), 0, ["lost"], []) for _ in range(3)]
-    assert ray.waited == [8.0, 16.0, 32.0]
+    assert ray.waited == [30.0, 60.0, 120.0]
     assert [own.weights_lost for own in results] == ["it is not local yet"] * 3
-    collectors = RayCollectors.__new__(RayCollectors)
-    theirs = RemoteRows([0], None, ["a", "b"], lambda rows: None)
+
+
+def test_weights_that_never_arrive_are_put_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process puts what it had put; learners put theirs."""
     puts: list[Any] = []
-    collectors._ray = SimpleNamespace(get=lambda own, timeout: own, put=lambda own: puts.append(own) or f"{own} again")
-    collectors._weights = {
-        Purpose.TRAIN: PublishedWeights(3, ["lost"], None),
-        Purpose.EVALUATE: PublishedWeights(2, ["a", "b"], theirs),
-    }
-    collectors._put_again(["lost"])
-    assert collectors._weights[Purpose.TRAIN] == PublishedWeights(3, ["lost again"], None)
-    collectors._put_again(["lost"])  # a second actor could not fetch the old ones either
-    assert puts == ["lost"]
-    assert not theirs.missing
-    collectors._put_again(["a", "b"])
+
+    def put(value: Any) -> str:
+        puts.append(value)
+        return f"put {len(puts)}"
+
+    ray = SimpleNamespace(get=lambda own, timeout: [puts[int(each.split()[1]) - 1] for each in own], put=put)
+    monkeypatch.setattr(weights, "require_ray", lambda: ray)
+    published, theirs = PublishedWeights(), RemoteRows([0], None, ["a", "b"], lambda rows: None)
+    published.publish({0: np.ones((2, 3), np.float32)}, 3, Purpose.TRAIN)
+    published.publish(theirs, 2, Purpose.EVALUATE)
+    published.put_again(["put 1"])
+    published.put_again(["put 1"])  # a second actor could not fetch the old ones either
+    assert published.newest(Purpose.TRAIN) == WeightReferences(3, ["put 2"], None)
+    assert puts == [puts[0]] * 2
+    assert published.newest(Purpose.EVALUATE).complete
+    published.put_again(["a", "b"])
     assert theirs.missing == {0, 1}, "their learners put them"
+    assert not published.newest(Purpose.EVALUATE).complete
 
 
 @pytest.mark.parametrize("workers", [None, 1, 2, 5])

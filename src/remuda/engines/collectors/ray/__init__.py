@@ -1,1 +1,1 @@
-"""Collecting in Ray actors, on this machine or on a cluster. Nothing outside this folder knows about Ray."""
+"""Collecting in Ray actors, on this machine or on a cluster. Only `cluster.py` imports Ray."""

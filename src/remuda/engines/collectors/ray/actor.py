@@ -21,14 +21,9 @@ from remuda.core.task import InvalidSample, Task
 from remuda.engines.collectors.ray.cluster import require_ray
 from remuda.engines.collectors.ray.players import make_players
 from remuda.engines.collectors.ray.remote import Cut
+from remuda.engines.collectors.ray.weights import FetchedWeights
 from remuda.engines.summary import EpisodeSummary
 from remuda.learners.herd import Part, bind_policy
-
-FETCH_WEIGHTS_LIMIT_S = 30.0
-"""Longest wait for weights, twice as long each time in a row.
-
-Ray waits for ever if it has lost a transfer, or if the process that put the weights was stopped.
-"""
 
 
 @dataclass(frozen=True)
@@ -68,12 +63,9 @@ class RolloutActor:
         self.name = name
         self.bindings = [bind_policy(part, plan, spec, device) for part in parts]
         self._players = make_players(plan, spec, parts, self.bindings, device, task_episodes)
-        self._rows = {
-            index: np.zeros_like(self.bindings[index].policy.rows) for index, part in enumerate(parts) if part.learns
-        }  # as the policies have them
-        self._loaded: list[Any] = []  # references of these rows
-        self._version = -1  # of these rows
-        self._limit_s = FETCH_WEIGHTS_LIMIT_S
+        self._weights = FetchedWeights(
+            {index: np.zeros_like(self.bindings[index].policy.rows) for index, part in enumerate(parts) if part.learns}
+        )
 
     def node_id(self) -> str:
         """The node this actor runs on."""
@@ -96,11 +88,10 @@ class RolloutActor:
         torch.set_num_threads(1)  # for this thread: Ray may have built the actor in another one
         before = self._players.cpu_s
         try:
-            self._load(version, weights)
+            if self._weights.fetch(version, weights):
+                self._players.publish(self._weights.rows, version)
         except require_ray().exceptions.RayError as error:
-            self._limit_s *= 2
             return TaskResult(0.0, _peak_bytes(), weights_lost=first_line(error))
-        self._limit_s = FETCH_WEIGHTS_LIMIT_S
         result = replace(self._play(task), peak_bytes=_peak_bytes())
         if cuts and result.failure is None:
             result = self._put(result, cuts)
@@ -115,19 +106,6 @@ class RolloutActor:
             return TaskResult(0.0, 0, failure=replace(failure, task=task, worker=self.name, message=message))
         (delivery,) = deliveries
         return TaskResult(0.0, 0, delivery.fragments, invalid_samples=delivery.invalid_samples)
-
-    def _load(self, version: int, weights: Sequence[Any]) -> None:
-        """Fetch the rows that moved, and give the policies theirs."""
-        if list(weights) == self._loaded and version == self._version:
-            return
-        before = self._loaded if len(self._loaded) == len(weights) else [None] * len(weights)
-        moved = [new for new, old in zip(weights, before, strict=True) if new != old]
-        self._loaded = []  # while half of them are copied
-        objects = require_ray().get(moved, timeout=self._limit_s)
-        for part, first, rows in (own for pieces in objects for own in pieces):
-            self._rows[part][first : first + len(rows)] = rows
-        self._players.publish(self._rows, version)
-        self._loaded, self._version = list(weights), version
 
     def _put(self, result: TaskResult, cuts: Sequence[Sequence[Cut]]) -> TaskResult:
         """Put the agents of each learner into this node's store, in an object of their own.

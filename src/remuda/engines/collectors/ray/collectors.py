@@ -10,7 +10,6 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 from remuda.core import session
@@ -26,7 +25,8 @@ from remuda.engines.collectors.ray.actor import RolloutActor, TaskResult
 from remuda.engines.collectors.ray.actor_pool import ActorHandle, ActorPool, ActorTask
 from remuda.engines.collectors.ray.cluster import Cluster, require_ray
 from remuda.engines.collectors.ray.players import player_count
-from remuda.engines.collectors.ray.remote import FETCH_LIMIT_S, Cut, RemoteFragments, RemoteRows
+from remuda.engines.collectors.ray.remote import Cut, RemoteFragments
+from remuda.engines.collectors.ray.weights import PublishedWeights
 from remuda.engines.collectors.task_size import TASKS_PER_WORKER, task_size
 from remuda.engines.interfaces import Collectors, Delivery, RemoteWorker, Rows, TimeSpent
 from remuda.learners.herd import Part, bind_policy
@@ -35,15 +35,6 @@ from remuda.transport.slots import SlotLayout
 
 MIN_STORE_BYTES = 128 << 20
 """Smallest object store that Ray works well with."""
-
-
-@dataclass(frozen=True)
-class PublishedWeights:
-    """Rows in object stores."""
-
-    version: int
-    references: list[Any]  # one object, or one per learner
-    rows: RemoteRows | None  # if learners put them
 
 
 class RayCollectors(Collectors):
@@ -65,7 +56,7 @@ class RayCollectors(Collectors):
         self.config = RolloutConfig.of(plan)
         self._ray: Any = require_ray()
         self._actors = ActorPool(plan, self, self._start_actor, stop, say)
-        self._weights: dict[Purpose, PublishedWeights] = {}
+        self._weights = PublishedWeights()
         self.cuts: list[list[Cut]] = []  # agents of each learner, where learners are actors too
         self.beside: Callable[[], None] = lambda: None  # called while waiting; the trainers use it
         self._queue: deque[Task] = deque()  # not sent to an actor yet
@@ -125,9 +116,9 @@ class RayCollectors(Collectors):
             handle = shortest_queue(available, lambda handle: len(handle.pending), TASKS_PER_WORKER)
             if handle is None:
                 return
-            weights = self._weights[Purpose.TRAIN if self._queue[0].purpose is Purpose.TRAIN else Purpose.EVALUATE]
-            if weights.rows is not None and weights.rows.missing:
-                return  # until the learner that put them is placed again
+            weights = self._weights.newest(self._queue[0].purpose)
+            if not weights.complete:
+                return
             task = self._queue.popleft()
             if not handle.pending:
                 handle.progress_at = time.monotonic()
@@ -154,7 +145,7 @@ class RayCollectors(Collectors):
         """Deliver what an actor played. The arrays lie in the object store, read-only, until the last view is gone."""
         self.spent.cpu += result.cpu_s
         if result.weights_lost:
-            self._put_again(pending.weights)
+            self._weights.put_again(pending.weights)
             self.on_tasks_returned([pending.task])
             return
         fragments = result.fragments
@@ -172,17 +163,6 @@ class RayCollectors(Collectors):
             )
         )
         self._dispatch()
-
-    def _put_again(self, references: list[Any]) -> None:
-        """Replace weights that an actor could not fetch, unless they were replaced already, or will be."""
-        for purpose, weights in self._weights.items():
-            if list(weights.references) != references:
-                continue
-            if weights.rows is None:  # this process put them, so they are here
-                objects = self._ray.get(references, timeout=FETCH_LIMIT_S)
-                self._weights[purpose] = replace(weights, references=[self._ray.put(own) for own in objects])
-            elif not weights.rows.missing:  # else a learner was lost, and its replacement puts them
-                weights.rows.missing.update(range(len(references)))
 
     def give_up_one(self) -> None:
         """Give up the place of an actor: a learner has none."""
@@ -206,13 +186,9 @@ class RayCollectors(Collectors):
         self._dispatch()
 
     def publish(self, rows: Rows, version: int, purpose: Purpose = Purpose.TRAIN) -> None:
-        """Put the rows into the object store, once, unless learners have; tasks sent from now on name them."""
+        """Tasks sent from now on are played with these rows."""
         with span("publish"):
-            if isinstance(rows, RemoteRows):
-                self._weights[purpose] = PublishedWeights(version, rows.references, rows)
-                return
-            pieces = [(part, 0, own) for part, own in rows.items()]
-            self._weights[purpose] = PublishedWeights(version, [self._ray.put(pieces)], None)
+            self._weights.publish(rows, version, purpose)
 
     def memory_bytes(self) -> int:
         """The size of the object store: deliveries of some rounds, results on their way, and a few versions."""
@@ -236,6 +212,6 @@ class RayCollectors(Collectors):
 
     def close(self) -> None:
         """End the actors, and the cluster if it is ours."""
-        self._weights = {}  # before the cluster ends: these are references into its object store
+        self._weights.clear()  # before the cluster ends: these are references into its object store
         self._ready.clear()
         self._actors.close()

@@ -129,16 +129,16 @@ class ProcessPlayers(Players):
         """`task_episodes` is the largest number of episodes in a task."""
         self._spec, self._bindings, self._config = spec, bindings, RolloutConfig.of(plan)
         self._count = min(player_count(plan), task_episodes)
-        self._pool = WorkerPool(lambda: None, limits=Limits.of(plan), warm_up_request=warm_up_request(plan, spec))
+        self.pool = WorkerPool(lambda: None, limits=Limits.of(plan), warm_up_request=warm_up_request(plan, spec))
         size = PoolConfig(self._count, -(-task_episodes // self._count), slots=self._count, tasks_per_worker=1)
-        self._collectors = PoolCollectors(plan, spec, list(parts), list(bindings), device, size, self._pool)
-        self._collectors.start()
+        self.collectors = PoolCollectors(plan, spec, list(parts), list(bindings), device, size, self.pool)
+        self.collectors.start()
 
     def play(self, task: Task) -> list[Delivery]:
         """Play a task, and copy what the processes played from their slots into fragments of all worlds."""
         for first, last in split_evenly(len(task.episodes), min(self._count, len(task.episodes))):
-            self._collectors.send(Task(task.episodes[first:last], task.purpose, task.exploration))
-        parts = [self._collectors.recv(math.inf) for _ in range(min(self._count, len(task.episodes)))]
+            self.collectors.send(Task(task.episodes[first:last], task.purpose, task.exploration))
+        parts = [self.collectors.recv(math.inf) for _ in range(min(self._count, len(task.episodes)))]
         try:
             return [own for own in parts if own.failure is not None] or [self._join(task, parts)]
         finally:
@@ -160,17 +160,17 @@ class ProcessPlayers(Players):
     def publish(self, rows: Rows, version: int) -> None:
         """Write the weights where the processes read them; they are those of whatever is played next."""
         for purpose in (Purpose.TRAIN, Purpose.EVALUATE):
-            self._collectors.publish(rows, version, purpose)
+            self.collectors.publish(rows, version, purpose)
 
     def progress(self) -> tuple[float, int]:
         """When one of them last began a turn, and the furthest turn."""
-        beats = self._pool.heartbeats
+        beats = self.pool.heartbeats
         return beats.newest(), max(beats.last_beat(player)[1] for player in range(self._count))
 
     @property
     def cpu_s(self) -> float:
         """Processor time of all tasks that were played."""
-        return self._collectors.spent.cpu
+        return self.collectors.spent.cpu
 
 
 def copy_into(target: Fragment, source: Fragment) -> None:

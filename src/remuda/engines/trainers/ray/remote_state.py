@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,21 @@ from remuda.core.errors import first_line
 from remuda.engines.collectors.ray.cluster import SAVE_GROUP, require_ray
 from remuda.engines.interfaces import LostRounds, StateSlices
 from remuda.engines.trainers.ray.actor import SnapshotFacts
+from remuda.engines.trainers.ray.learner_pool import LearnerHandle
+
+Snapshot = tuple[Any, SnapshotFacts]
+"""Which actor has a snapshot, and what is in it."""
+
+
+def take_snapshots(handles: Sequence[LearnerHandle], take: Callable[[LearnerHandle], Snapshot]) -> list[Snapshot]:
+    """The snapshots of all learners.
+
+    While one is waited for another may be lost. Its replacement has no snapshot, and is asked again.
+    """
+    taken: dict[int, Snapshot] = {}  # by learner
+    while missing := [own for own in handles if taken.get(own.index, (None,))[0] is not own.actor]:
+        taken[missing[0].index] = take(missing[0])
+    return [taken[handle.index] for handle in handles]
 
 
 class RemoteState(StateSlices):
@@ -25,26 +40,26 @@ class RemoteState(StateSlices):
     def __init__(self, version: int, actors: Sequence[Any], facts: Sequence[SnapshotFacts], limit_s: float) -> None:
         self.version = version
         self.written = False  # whether all of it is on disk
-        self._actors, self._facts, self._limit_s = actors, facts, limit_s
+        self.actors, self._facts, self._limit_s = actors, facts, limit_s
         self._ray: Any = require_ray()
 
     def write(self, folder: Path, stem: str) -> dict[str, str]:
         """Have each owner write its file, all at once; what owners elsewhere have comes here one after the other."""
         token = folder / f".{os.getpid()}-{time.time_ns():x}"
         token.touch()
-        names = [f"{stem}-{index:04d}.safetensors" for index in range(len(self._actors))]
+        names = [f"{stem}-{index:04d}.safetensors" for index in range(len(self.actors))]
         written = [
             actor.write_snapshot.options(concurrency_group=SAVE_GROUP).remote(str(folder), name, token.name)
-            for actor, name in zip(self._actors, names, strict=True)
+            for actor, name in zip(self.actors, names, strict=True)
         ]
         sums = {}
-        for actor, name, reference in zip(self._actors, names, written, strict=True):
+        for actor, name, reference in zip(self.actors, names, written, strict=True):
             digest = self._get(reference)
             if isinstance(digest, OSError):
                 raise digest
             sums[name] = digest or self._stream(actor, folder / name)
         token.unlink()
-        for actor in self._actors:
+        for actor in self.actors:
             actor.drop_snapshot.remote()
         self.written = True
         return sums
@@ -68,7 +83,7 @@ class RemoteState(StateSlices):
         return next((facts.not_finite for facts in self._facts if facts.not_finite is not None), None)
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        having = [actor for actor, facts in zip(self._actors, self._facts, strict=True) if name in facts.names]
+        having = [actor for actor, facts in zip(self.actors, self._facts, strict=True) if name in facts.names]
         if not having:
             raise KeyError(name)
         return np.concatenate([self._get(actor.read_snapshot.remote(name))[name] for actor in having])

@@ -42,13 +42,13 @@ from remuda.engines.interfaces import (
     Update,
 )
 from remuda.engines.table import find_engine
-from remuda.engines.trainers.ray.actor import LearnerJob, RoundReport, SnapshotFacts
+from remuda.engines.trainers.ray.actor import LearnerJob, RoundReport
 from remuda.engines.trainers.ray.balance import SliceBalancer
 from remuda.engines.trainers.ray.inspection import HerdFacts, first_state, inspect_herd
 from remuda.engines.trainers.ray.kept_rounds import KeptRounds
 from remuda.engines.trainers.ray.learner_pool import LearnerHandle, LearnerPool
 from remuda.engines.trainers.ray.published_rows import PublishedRows
-from remuda.engines.trainers.ray.remote_state import RemoteState
+from remuda.engines.trainers.ray.remote_state import RemoteState, Snapshot, take_snapshots
 from remuda.engines.trainers.slices import AgentSlice, state_slices
 
 ROUND_LIMIT_S = 3600.0
@@ -324,11 +324,7 @@ class RayTrainers(Trainers):
         if self._snapshot is not None and self._snapshot.written:  # not if a learner was lost meanwhile
             self._first = None
             self._kept.drop_up_to(self._snapshot.version)
-        taken: dict[int, tuple[Any, SnapshotFacts]] = {}  # by learner: which actor has the snapshot, and what is in it
-        # While one is waited for another may be lost, whose replacement has no snapshot: then that one is asked, too.
-        while missing := [own for own in self._pool.handles if taken.get(own.index, (None,))[0] is not own.actor]:
-            taken[missing[0].index] = self._snapshot_of(missing[0])
-        actors, facts = zip(*(taken[handle.index] for handle in self._pool.handles), strict=True)
+        actors, facts = zip(*take_snapshots(self._pool.handles, self._snapshot_of), strict=True)
         self._snapshot = RemoteState(self.version, actors, facts, self.plan.update_limit_s)
         self._balance()
         return self._snapshot
@@ -352,7 +348,7 @@ class RayTrainers(Trainers):
             self._pool.call(handle, "restore", self.version, own, references)
         self._say(f"ray: slices balanced by measured time, {self._balancer.why}; {self._pool.places()}")
 
-    def _snapshot_of(self, handle: LearnerHandle) -> tuple[Any, SnapshotFacts]:
+    def _snapshot_of(self, handle: LearnerHandle) -> Snapshot:
         """Have a learner keep a copy of its state; one that is lost meanwhile is asked again when it is back."""
         while True:
             try:
