@@ -1,14 +1,15 @@
-"""Social dilemmas with views and without networks, on one core: compiled, and the same source interpreted."""
+"""Social dilemmas on one core: worlds with views and without networks, the memory of a world, and whole training."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+import tempfile
 
 import numpy as np
 
-from benchmarks.harness import Claim, compare, rate
+from benchmarks.harness import Claim, compare, rate, remuda
 from remuda.core import rng
 from remuda.core.game import make_game
 from remuda.core.rng import Stream
@@ -46,18 +47,51 @@ def interpreted(name: str) -> float:
     return float(done.stdout)
 
 
+def print_memory() -> None:
+    """Print how many bytes the arrays of one world have, and the views of its agents in one turn."""
+    print("\nBytes of a world, and of its agents' views in a turn")
+    for name in GAMES:
+        game = make_game(find_game(name), {}, range(1))
+        group = game.spec.groups[0]
+        found = (*vars(game).values(), *game.state, *vars(game.signals[0]).values())  # type: ignore[attr-defined]
+        arrays = {id(array): array.nbytes for array in found if isinstance(array, np.ndarray)}
+        views = group.size * int(np.prod(group.obs_shape)) * np.dtype(group.obs_dtype).itemsize
+        print(f"  {name:42s} {sum(arrays.values()):10,} {views:10,}")
+
+
+def print_training() -> None:
+    """Print agent-steps per second of processor time in training with PPO: playing, acting and learning."""
+    print("\nTraining, PPO, own networks of two layers of 64, 16 worlds, agent-steps per second of processor time")
+    words = ("learner=ppo", "worlds=16", "episodes_per_update=16", "turns=200", "engine=vectorized", "pictures=false")
+    for name in ("cleanup", "harvest", "coins"):
+        rates = []
+        for episodes in (16, 64, 64, 64):  # the first compiles
+            with tempfile.TemporaryDirectory() as folder:
+                settings = (*words, f"total_episodes={episodes}", "evaluate_episodes=1", "--n-workers", "1")
+                result = remuda("train", name, *settings, "--out", f"{folder}/run")
+            rates.append(result["agent_steps"] / sum(spent["cpu"] for spent in result["seconds"].values()))
+        _, *rates = rates
+        print(
+            f"  {name:42s} {sorted(rates)[1]:14,.0f} agent-steps/s  ({min(rates):,.0f} to {max(rates):,.0f})",
+            flush=True,
+        )
+
+
 def main() -> None:
-    """Print the table."""
+    """Print the tables."""
     compare(
         "Social dilemmas with views, 64 worlds, one core, agent-steps per second of processor time",
         {
             **{name: lambda name=name: rate(lambda: episode(name, 64, 200), 0.5) for name in GAMES},  # type: ignore[misc]
+            "coins, 256 worlds": lambda: rate(lambda: episode("coins", 256, 200), 0.5),
             "cleanup, interpreted, 1 world": lambda: interpreted("cleanup"),
         },
         [Claim("cleanup, compiled over interpreted", "cleanup", "cleanup, interpreted, 1 world")],
         "agent-steps/s",
         repeats=3,
     )
+    print_memory()
+    print_training()
 
 
 if __name__ == "__main__":

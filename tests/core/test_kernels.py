@@ -6,8 +6,11 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from numba.core.errors import NumbaError
 
 from remuda.core import kernels
 
@@ -139,3 +142,21 @@ def test_a_kernel_without_a_file_is_compiled_in_memory() -> None:
     made: dict[str, object] = {}
     exec("from remuda.core.kernels import kernel\n@kernel\ndef add(x):\n    return x + 1\n", made)
     assert made["add"](3) == 4  # type: ignore[operator]
+
+
+def make_an_array(size: int) -> float:
+    return float(np.ones(size).sum())
+
+
+def sum_of_a_row(numbers: Any, row: int) -> float:
+    total = 0.0
+    for number in numbers[row]:
+        total += number
+    return total
+
+
+def test_a_kernel_that_allocates_nothing_may_slice_and_is_refused_where_it_makes_an_array() -> None:
+    assert kernels.kernel(allocates=False)(sum_of_a_row)(np.arange(6.0).reshape(2, 3), 1) == 12
+    with pytest.raises(NumbaError):
+        kernels.kernel(allocates=False)(make_an_array)(3)
+    assert kernels.kernel(make_an_array)(3) == 3

@@ -32,10 +32,12 @@ def kernel(function: F) -> F: ...
 
 
 @overload
-def kernel(*, arithmetic: bool = ..., inline: bool = ...) -> Callable[[F], F]: ...
+def kernel(*, arithmetic: bool = ..., inline: bool = ..., allocates: bool = ...) -> Callable[[F], F]: ...
 
 
-def kernel(function: F | None = None, *, arithmetic: bool = False, inline: bool = False) -> F | Callable[[F], F]:
+def kernel(
+    function: F | None = None, *, arithmetic: bool = False, inline: bool = False, allocates: bool = True
+) -> F | Callable[[F], F]:
     """Compile a function on first use, releasing the GIL while it runs.
 
     `arithmetic=True` is for loops over many numbers: a product and a sum may be rounded once instead of twice (FMA),
@@ -44,17 +46,22 @@ def kernel(function: F | None = None, *, arithmetic: bool = False, inline: bool 
 
     `inline=True` is for a function that a loop calls with a tuple of many arrays: a call copies some nine words per
     array, which takes longer than a short function does. The caller takes longer to compile.
+
+    `allocates=False` is for a function that makes no array; a slice is none, but `a[i] = b` between arrays may make
+    one. numba then counts no references. Elsewhere it counts one, atomically, for every slice, and for every array of
+    a tuple that is handed on: views of a gridworld took 3.5 times as long. numba refuses to compile a function that
+    makes an array after all.
     """
     if function is None:
-        return partial(_compile, arithmetic=arithmetic, inline=inline)
-    return _compile(function, arithmetic, inline)
+        return partial(_compile, arithmetic=arithmetic, inline=inline, allocates=allocates)
+    return _compile(function, arithmetic, inline, allocates)
 
 
-def _compile(function: F, arithmetic: bool, inline: bool) -> F:
+def _compile(function: F, arithmetic: bool, inline: bool, allocates: bool) -> F:
     if numba.config.DISABLE_JIT:
         # rng.py relies on integers that wrap around. Machine code does that silently; numpy would warn.
         return np.errstate(over="ignore")(function)
-    settings: dict[str, Any] = {"nogil": True, "forceinline": inline}
+    settings: dict[str, Any] = {"nogil": True, "forceinline": inline, "_nrt": allocates}
     if arithmetic:
         settings |= {"fastmath": {"contract"}, "error_model": "numpy"}
     source = source_file(function)

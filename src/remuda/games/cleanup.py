@@ -208,7 +208,7 @@ def _make_rules(options: CleanupOptions, chart: NDArray[np.str_], margin: int) -
     )
 
 
-@kernel
+@kernel(allocates=False)
 def _reset(state: Any, rules: Any, scratch: Any, worlds: Any, keys: Any) -> None:
     for n in range(len(worlds)):
         w, key = worlds[n], fold(keys[n], 0)
@@ -219,7 +219,7 @@ def _reset(state: Any, rules: Any, scratch: Any, worlds: Any, keys: Any) -> None
         compose(state, w, FIRST_AGENT, rules.margin)
 
 
-@kernel
+@kernel(allocates=False)
 def _end(state: Any, rules: Any, scratch: Any) -> None:
     for w in range(len(state.turn)):
         if not state.over[w]:
@@ -229,14 +229,14 @@ def _end(state: Any, rules: Any, scratch: Any) -> None:
             _play(state, w, rules, scratch, key)
 
 
-@kernel
+@kernel(allocates=False)
 def _replay(state: Any, rules: Any, scratch: Any, draws: Any) -> None:
     for w in range(len(state.turn)):
         load_draws(draws, w, scratch)
         _play(state, w, rules, scratch, np.uint64(0))
 
 
-@kernel(inline=True)
+@kernel(inline=True, allocates=False)
 def _draw_growth(state: Any, w: int, rules: Any, key: Any, scratch: Any) -> None:
     """Draw for every orchard cell if an apple can grow, and draw a clean cell of the river that may become dirty."""
     apples, dirt = fold(key, 0), fold(key, 4)
@@ -244,28 +244,30 @@ def _draw_growth(state: Any, w: int, rules: Any, key: Any, scratch: Any) -> None
         for k in range(len(rules.orchard)):
             scratch.grow[0, k] = uniform(apples, k)
     scratch.luck[0] = uniform(dirt, 0)
-    scratch.picked[:] = rules.river[0]
-    clean = len(rules.river) - _count_dirt(state.ground[w], rules.river)
+    scratch.picked[0], scratch.picked[1] = rules.river[0]
+    clean = len(rules.river) - _count_dirt(state.ground[w])
     if scratch.luck[0] >= rules.dirt or clean == 0:
         return
     left = below(dirt, 1, clean)
     for k in range(len(rules.river)):
         if state.ground[w, rules.river[k, 0], rules.river[k, 1]] == CLEAN:
             if left == 0:
-                scratch.picked[:] = rules.river[k]
+                scratch.picked[0], scratch.picked[1] = rules.river[k]
                 return
             left -= 1
 
 
-@kernel
-def _count_dirt(ground: Any, river: Any) -> int:
+@kernel(allocates=False)
+def _count_dirt(ground: Any) -> int:
+    """How many cells are dirty. All cells of the map one after another: the compiler counts many of them at once."""
+    cells = ground.ravel()
     count = 0
-    for k in range(len(river)):
-        count += ground[river[k, 0], river[k, 1]] == DIRT
+    for k in range(cells.size):
+        count += cells[k] == DIRT
     return count
 
 
-@kernel(inline=True)
+@kernel(inline=True, allocates=False)
 def _play(state: Any, w: int, rules: Any, scratch: Any, key: Any) -> None:
     pot = rules.variant == MELTINGPOT
     open_turn(state, w, scratch)
@@ -284,22 +286,22 @@ def _play(state: Any, w: int, rules: Any, scratch: Any, key: Any) -> None:
         _clean(state, w, rules, scratch.reach)
     place_the_hit(state, w, rules.zap, rules.spawns, key, scratch)
     count_down(state, w)
-    share = _count_dirt(state.ground[w], rules.river) / len(rules.river)
+    share = _count_dirt(state.ground[w]) / len(rules.river)
     for i in range(len(scratch.hit)):
         state.metrics[w, i, DIRT_SHARE] += (share - state.metrics[w, i, DIRT_SHARE]) / (state.turn[w] + 1)
     finish_turn(state, w, rules.timing)
     compose(state, w, FIRST_AGENT, rules.margin)
 
 
-@kernel
+@kernel(allocates=False)
 def growth_chance(ground: Any, rules: Any) -> Any:
     """The chance of an apple per orchard cell and turn, in single precision as SocialJax has it."""
-    share = np.float32(_count_dirt(ground, rules.river)) / np.float32(rules.water)
+    share = np.float32(_count_dirt(ground)) / np.float32(rules.water)
     healthy = (share - rules.threshold) / (np.float32(0.0) - rules.threshold)
     return rules.growth * min(healthy, np.float32(1.0))
 
 
-@kernel(inline=True)
+@kernel(inline=True, allocates=False)
 def _grow(state: Any, w: int, rules: Any, grow: Any) -> None:
     """Apples grow on empty orchard cells; in Melting Pot's rules also under an agent, who eats it."""
     ground, who, marks = state.ground[w], state.who[w], state.marks[w]
@@ -317,7 +319,7 @@ def _grow(state: Any, w: int, rules: Any, grow: Any) -> None:
                 _eat(state, w, who[row, col] - 1)
 
 
-@kernel(inline=True)
+@kernel(inline=True, allocates=False)
 def _soil(state: Any, w: int, rules: Any, scratch: Any) -> None:
     """One clean cell becomes dirty, unless an agent stands on it."""
     row, col = scratch.picked[0], scratch.picked[1]
@@ -326,7 +328,7 @@ def _soil(state: Any, w: int, rules: Any, scratch: Any) -> None:
         state.ground[w, row, col] = DIRT
 
 
-@kernel(inline=True)
+@kernel(inline=True, allocates=False)
 def _eat(state: Any, w: int, i: int) -> None:
     row, col = state.places[w, i, 0], state.places[w, i, 1]
     if state.ground[w, row, col] == APPLE:
@@ -336,18 +338,18 @@ def _eat(state: Any, w: int, i: int) -> None:
         state.metrics[w, i, EATEN] += 1
 
 
-@kernel
+@kernel(allocates=False)
 def _clean(state: Any, w: int, rules: Any, reach: Any) -> None:
     """All clean beams at once; each counts the dirt that it reached, also where another beam reached it too."""
     ground, who, marks = state.ground[w], state.who[w], state.marks[w]
-    cells = len(rules.beam.cells)
+    washed = False
     for i in range(state.places.shape[1]):
         if state.actions[w, i] != CLEAN_ACTION or state.away[w, i] > 0 or state.cooldown[w, i, 1] > 0:
             continue
         state.cooldown[w, i, 1] = rules.period
         state.metrics[w, i, CLEANS] += 1
         aim(rules.beam, state.places[w, i], ground, who, rules.stops, reach)
-        for k in range(cells):
+        for k in range(len(rules.beam.cells)):
             row, col = reach[k, 0], reach[k, 1]
             if not reach[k, 2]:
                 continue
@@ -356,17 +358,21 @@ def _clean(state: Any, w: int, rules: Any, reach: Any) -> None:
             if who[row, col] == 0 and (ground[row, col] == DIRT or ground[row, col] == WASHING):
                 state.metrics[w, i, CLEANED] += 1
                 ground[row, col] = WASHING
-    _rinse(ground, rules.river)
+                washed = True
+    if washed:
+        _rinse(ground)
 
 
-@kernel
-def _rinse(ground: Any, river: Any) -> None:
-    for k in range(len(river)):
-        if ground[river[k, 0], river[k, 1]] == WASHING:
-            ground[river[k, 0], river[k, 1]] = CLEAN
+@kernel(allocates=False)
+def _rinse(ground: Any) -> None:
+    """Cells that beams have reached in this turn are clean."""
+    cells = ground.ravel()
+    for k in range(cells.size):
+        if cells[k] == WASHING:
+            cells[k] = CLEAN
 
 
-@kernel
+@kernel(allocates=False)
 def _clean_socialjax(state: Any, w: int, reach: Any) -> None:
     """Every agent writes its four cells, as they were or cleaned; for each cell the last one decides.
 
@@ -389,10 +395,7 @@ def _clean_socialjax(state: Any, w: int, reach: Any) -> None:
             for role in range(4):
                 if reach[role, 2] and ground[reach[role, 0], reach[role, 1]] == WASHING:
                     state.metrics[w, i, CLEANED] += 1
-    for r in range(height):
-        for c in range(width):
-            if ground[r, c] == WASHING:
-                ground[r, c] = CLEAN
+    _rinse(ground)
     mark_socialjax(state, w, CLEAN_ACTION, WASHED, reach)
 
 

@@ -27,6 +27,7 @@ from remuda.games.grid import (
     draw_moves,
     fill_ground,
     finish_turn,
+    keep_places,
     load_draws,
     log_miss,
     make_scratch,
@@ -138,7 +139,7 @@ class Coins(SocialGame):
         if self.variant == SOCIALJAX:
             super().observe(group, first, last, out)
         else:
-            _observe(self.state, self.view, self._exchanged, first, last, out)
+            _observe(self.state.codes, self.state.places, self.view, self._exchanged, first, last, out)
 
     def _reset(self, worlds: NDArray[np.int64], keys: Keys) -> None:
         _reset(self.state, self.rules, self.scratch, worlds, keys)
@@ -152,7 +153,7 @@ class Coins(SocialGame):
         _replay(self.state, self.rules, self.scratch, draws)
 
 
-@kernel
+@kernel(allocates=False)
 def _reset(state: Any, rules: Any, scratch: Any, worlds: Any, keys: Any) -> None:
     for n in range(len(worlds)):
         w, key = worlds[n], fold(keys[n], 0)
@@ -163,16 +164,16 @@ def _reset(state: Any, rules: Any, scratch: Any, worlds: Any, keys: Any) -> None
         compose(state, w, FIRST_AGENT, rules.margin)
 
 
-@kernel
-def _observe(state: Any, view: Any, exchanged: Any, first: int, last: int, out: Any) -> None:
+@kernel(allocates=False)
+def _observe(codes: Any, places: Any, view: Any, exchanged: Any, first: int, last: int, out: Any) -> None:
     """Agent 1 sees the two colours exchanged."""
     for w in range(out.shape[0]):
         for i in range(last - first):
             seen = view if first + i == 0 else exchanged
-            write_view(state.codes[w], state.places[w], first + i, seen, out[w, i])
+            write_view(codes[w], places[w], first + i, seen, out[w, i])
 
 
-@kernel
+@kernel(allocates=False)
 def _end(state: Any, rules: Any, scratch: Any) -> None:
     for w in range(len(state.turn)):
         if not state.over[w]:
@@ -182,7 +183,7 @@ def _end(state: Any, rules: Any, scratch: Any) -> None:
             _play(state, w, rules, scratch)
 
 
-@kernel
+@kernel(allocates=False)
 def _replay(state: Any, rules: Any, scratch: Any, draws: Any) -> None:
     for w in range(len(state.turn)):
         load_draws(draws, w, scratch)
@@ -190,7 +191,7 @@ def _replay(state: Any, rules: Any, scratch: Any, draws: Any) -> None:
         _play(state, w, rules, scratch)
 
 
-@kernel(inline=True)
+@kernel(inline=True, allocates=False)
 def _draw_coins(key: Any, rules: Any, ground: Any, who: Any) -> None:
     """Draw where coins appear, and put them there; one draw per success, not per cell."""
     cells = len(rules.cells)
@@ -201,7 +202,7 @@ def _draw_coins(key: Any, rules: Any, ground: Any, who: Any) -> None:
         draw += 1
 
 
-@kernel
+@kernel(allocates=False)
 def grow_coins(ground: Any, who: Any, rules: Any, grow: Any) -> None:
     """Put coins where the recorded draws say: green ones first."""
     for colour in range(2):
@@ -210,26 +211,26 @@ def grow_coins(ground: Any, who: Any, rules: Any, grow: Any) -> None:
                 _put_coin(ground, who, rules.cells[k], GREEN if colour == 0 else RED)
 
 
-@kernel
+@kernel(allocates=False)
 def _put_coin(ground: Any, who: Any, cell: Any, coin: int) -> None:
     """A coin appears on a cell, if the cell is empty."""
     if ground[cell[0], cell[1]] == EMPTY and who[cell[0], cell[1]] == 0:
         ground[cell[0], cell[1]] = coin
 
 
-@kernel(inline=True)
+@kernel(inline=True, allocates=False)
 def _play(state: Any, w: int, rules: Any, scratch: Any) -> None:
     open_turn(state, w, scratch)
     relative = rules.variant == MELTINGPOT
     want_moves(state.places[w], state.actions[w], relative, state.ground[w], SOLID, scratch.wanted)
     move_agents(state, w, relative, scratch)
     _collect(state, w, rules.penalty)
-    state.starts[w] = state.places[w]
+    keep_places(state, w)
     finish_turn(state, w, rules.timing)
     compose(state, w, FIRST_AGENT, rules.margin)
 
 
-@kernel(inline=True)
+@kernel(inline=True, allocates=False)
 def _collect(state: Any, w: int, penalty: float) -> None:
     for i in range(AGENTS):
         row, col = state.places[w, i, 0], state.places[w, i, 1]

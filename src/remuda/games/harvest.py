@@ -30,6 +30,7 @@ from remuda.games.grid import (
     fill_ground,
     finish_turn,
     go_to_starts,
+    keep_places,
     load_draws,
     make_scratch,
     move_agents,
@@ -222,12 +223,12 @@ def _reset(state: Any, rules: Any, scratch: Any, worlds: Any, keys: Any) -> None
             state.places[w, i, 0] = rules.inner[inner[i], 0]
             state.places[w, i, 1] = rules.inner[inner[i], 1]
             state.places[w, i, 2] = below(fold(key, 1), i, rules.facings)
-        state.starts[w] = state.places[w]
+        keep_places(state, w)
         put_agents(state, w)
         compose(state, w, FIRST_AGENT, rules.margin)
 
 
-@kernel
+@kernel(allocates=False)
 def _end(state: Any, rules: Any, scratch: Any) -> None:
     pot = rules.variant == MELTINGPOT
     for w in range(len(state.turn)):
@@ -242,14 +243,14 @@ def _end(state: Any, rules: Any, scratch: Any) -> None:
             _play(state, w, rules, scratch, key)
 
 
-@kernel
+@kernel(allocates=False)
 def _replay(state: Any, rules: Any, scratch: Any, draws: Any) -> None:
     for w in range(len(state.turn)):
         load_draws(draws, w, scratch)
         _play(state, w, rules, scratch, np.uint64(0))
 
 
-@kernel
+@kernel(allocates=False)
 def _play(state: Any, w: int, rules: Any, scratch: Any, key: Any) -> None:
     pot = rules.variant == MELTINGPOT
     open_turn(state, w, scratch)
@@ -276,7 +277,7 @@ def _play(state: Any, w: int, rules: Any, scratch: Any, key: Any) -> None:
     compose(state, w, FIRST_AGENT, rules.margin)
 
 
-@kernel
+@kernel(allocates=False)
 def _eat(state: Any, w: int, i: int) -> None:
     row, col = state.places[w, i, 0], state.places[w, i, 1]
     if state.ground[w, row, col] == APPLE:
@@ -286,7 +287,7 @@ def _eat(state: Any, w: int, i: int) -> None:
         state.metrics[w, i, EATEN] += 1
 
 
-@kernel
+@kernel(allocates=False)
 def _grow(state: Any, w: int, rules: Any, grow: Any) -> None:
     """Apples grow, all at once, by how many are near. In Melting Pot's rules also under an agent, who eats it."""
     ground, who, marks = state.ground[w], state.who[w], state.marks[w]
@@ -310,7 +311,7 @@ def _grow(state: Any, w: int, rules: Any, grow: Any) -> None:
             _eat(state, w, who[row, col] - 1)
 
 
-@kernel
+@kernel(allocates=False)
 def count_near(ground: Any, row: int, col: int, faulty: bool) -> int:
     """How many apples are within distance 2 of a cell: up to 12."""
     height, width = ground.shape
@@ -328,7 +329,7 @@ def count_near(ground: Any, row: int, col: int, faulty: bool) -> int:
     return near
 
 
-@kernel
+@kernel(allocates=False)
 def _stop_at_marks(state: Any, w: int, wanted: Any) -> None:
     """A mark of the last turn blocks its cell in SocialJax, unless an agent stands on it."""
     for i in range(len(wanted)):

@@ -38,6 +38,7 @@ from remuda.games.grid import (
     finish_turn,
     flag_agent,
     go_to_starts,
+    keep_places,
     make_scratch,
     make_view,
     move_agents,
@@ -225,7 +226,7 @@ def name_kinds(payoff: str | list[list[float]]) -> tuple[SceneKind, ...]:
     return (*KINDS[:FIRST], KINDS[FIRST]._replace(name=first), KINDS[SECOND]._replace(name=second))
 
 
-@kernel
+@kernel(allocates=False)
 def _reset(state: Any, rules: Any, scratch: Any, empty_since: Any, worlds: Any, keys: Any) -> None:
     for n in range(len(worlds)):
         w, key = worlds[n], fold(keys[n], 0)
@@ -240,7 +241,7 @@ def _reset(state: Any, rules: Any, scratch: Any, empty_since: Any, worlds: Any, 
         compose(state, w, FIRST_AGENT, rules.margin)
 
 
-@kernel
+@kernel(allocates=False)
 def _fill(ground: Any, rules: Any, k: int, key: Any) -> None:
     kind = rules.kinds[k]
     if kind == EMPTY:
@@ -248,7 +249,7 @@ def _fill(ground: Any, rules: Any, k: int, key: Any) -> None:
     ground[rules.cells[k, 0], rules.cells[k, 1]] = kind
 
 
-@kernel
+@kernel(allocates=False)
 def _observe(state: Any, view: Any, start: int, first: int, last: int, out: Any) -> None:
     extra, middle = view.channels - 3, view.side // 2
     for w in range(out.shape[0]):
@@ -268,14 +269,14 @@ def _observe(state: Any, view: Any, start: int, first: int, last: int, out: Any)
                     flag_agent(state.places[w], first + n, j, view, extra + 2, out[w, n])
 
 
-@kernel
+@kernel(allocates=False)
 def is_ready(state: Any, w: int, i: int, start: int) -> bool:
     """Whether an agent can interact: it has collected something, and stands on the map, not frozen."""
     held = state.inventory[w, i, 0] + state.inventory[w, i, 1]
     return bool(held > 2 * start and state.frozen[w, i] == 0 and state.away[w, i] == 0)
 
 
-@kernel
+@kernel(allocates=False)
 def _end(state: Any, rules: Any, scratch: Any, empty_since: Any) -> None:
     for w in range(len(state.turn)):
         if not state.over[w]:
@@ -284,7 +285,7 @@ def _end(state: Any, rules: Any, scratch: Any, empty_since: Any) -> None:
             _play(state, w, rules, scratch, empty_since[w], key)
 
 
-@kernel
+@kernel(allocates=False)
 def _play(state: Any, w: int, rules: Any, scratch: Any, empty_since: Any, key: Any) -> None:
     open_turn(state, w, scratch)
     _regrow(state, w, rules, empty_since, key)
@@ -302,12 +303,12 @@ def _play(state: Any, w: int, rules: Any, scratch: Any, empty_since: Any, key: A
         bring_back(state, w, rules.spawns, scratch)
     _leave(state, w, rules, scratch)
     count_down(state, w)
-    state.starts[w] = state.places[w]
+    keep_places(state, w)
     finish_turn(state, w, rules.timing)
     compose(state, w, FIRST_AGENT, rules.margin)
 
 
-@kernel
+@kernel(allocates=False)
 def _regrow(state: Any, w: int, rules: Any, empty_since: Any, key: Any) -> None:
     """A resource that was taken comes back after a wait, with a chance in every turn, unless an agent stands there."""
     luck = fold(key, 0)
@@ -321,7 +322,7 @@ def _regrow(state: Any, w: int, rules: Any, empty_since: Any, key: Any) -> None:
             _fill(state.ground[w], rules, k, fold(key, 4))
 
 
-@kernel
+@kernel(allocates=False)
 def _collect(state: Any, w: int) -> None:
     for i in range(state.places.shape[1]):
         row, col = state.places[w, i, 0], state.places[w, i, 1]
@@ -332,7 +333,7 @@ def _collect(state: Any, w: int) -> None:
             state.metrics[w, i, COLLECTED + kind - FIRST] += 1
 
 
-@kernel
+@kernel(allocates=False)
 def _interact(state: Any, w: int, rules: Any, scratch: Any) -> None:
     """Beams fire in a random order; the first agent in reach that is ready plays with the shooter, once per turn."""
     for n in range(len(scratch.priority)):
@@ -353,13 +354,13 @@ def _interact(state: Any, w: int, rules: Any, scratch: Any) -> None:
                 scratch.hit[j] = True
 
 
-@kernel
+@kernel(allocates=False)
 def _can_meet(state: Any, w: int, i: int, j: int, rules: Any) -> bool:
     start = rules.start_inventory
     return i != j and is_ready(state, w, i, start) and is_ready(state, w, j, start)
 
 
-@kernel
+@kernel(allocates=False)
 def _pay(state: Any, w: int, i: int, j: int, payoffs: Any) -> None:
     """Both receive what their payoffs say for the shares of the kinds that they hold."""
     mine = state.inventory[w, i, 0] / (state.inventory[w, i, 0] + state.inventory[w, i, 1])
@@ -370,20 +371,20 @@ def _pay(state: Any, w: int, i: int, j: int, payoffs: Any) -> None:
     _count(state.metrics[w, j], yours)
 
 
-@kernel
+@kernel(allocates=False)
 def _expected(payoff: Any, own: float, other: float) -> float:
     first = payoff[0, 0] * other + payoff[0, 1] * (1 - other)
     second = payoff[1, 0] * other + payoff[1, 1] * (1 - other)
     return float(own * first + (1 - own) * second)
 
 
-@kernel
+@kernel(allocates=False)
 def _count(metrics: Any, share: float) -> None:
     metrics[INTERACTIONS] += 1
     metrics[FIRST_SHARE] += (share - metrics[FIRST_SHARE]) / metrics[INTERACTIONS]
 
 
-@kernel
+@kernel(allocates=False)
 def _leave(state: Any, w: int, rules: Any, scratch: Any) -> None:
     """Agents that have met stand still, then leave; their inventories are as at the start."""
     for i in range(len(scratch.hit)):

@@ -113,7 +113,7 @@ def social_timing(options: SocialOptions, agents: int) -> Timing:
     return Timing(options.turns, 1.0, True)
 
 
-@kernel
+@kernel(allocates=False)
 def _observe_socialjax(state: Any, view: Any, first: int, last: int, out: Any) -> None:
     out[:] = 0
     for w in range(out.shape[0]):

@@ -67,14 +67,14 @@ def scripted(
     return make
 
 
-@kernel
+@kernel(allocates=False)
 def _choose(obs: Any, ages: Any, keys: Any, wants: Any, actions: int, out: Any) -> None:
     for w in range(out.shape[0]):
         for a in range(out.shape[1]):
             out[w, a] = _action(obs[w, a], ages[w, a], keys[w, a], wants, actions)
 
 
-@kernel
+@kernel(allocates=False)
 def _action(view: Any, age: int, key: Any, wants: Any, actions: int) -> int:
     if uniform(key, 0) < RANDOM_SHARE:
         return int(below(key, 1, min(actions, 7)))
@@ -88,7 +88,7 @@ def _action(view: Any, age: int, key: Any, wants: Any, actions: int) -> int:
     return _step_towards(view, ahead, right, wants.relative)
 
 
-@kernel
+@kernel(allocates=False)
 def _in_beam(view: Any, channel: int) -> bool:
     """Whether something is 1 or 2 cells ahead, or diagonally ahead."""
     own, middle = view.shape[0] - 2, view.shape[1] // 2
@@ -100,7 +100,7 @@ def _in_beam(view: Any, channel: int) -> bool:
     )
 
 
-@kernel
+@kernel(allocates=False)
 def _nearest(view: Any, wants: Any) -> Any:
     """How far ahead and to the right the nearest thing is that the player wants; (0, 0) if there is none."""
     side = view.shape[0]
@@ -115,7 +115,7 @@ def _nearest(view: Any, wants: Any) -> Any:
     return ahead, right
 
 
-@kernel
+@kernel(allocates=False)
 def _count_near(view: Any, y: int, x: int, channel: int) -> int:
     count = 0
     for dy in range(-2, 3):
@@ -127,7 +127,7 @@ def _count_near(view: Any, y: int, x: int, channel: int) -> int:
     return count
 
 
-@kernel
+@kernel(allocates=False)
 def _step_towards(view: Any, ahead: int, right: int, relative: bool) -> int:
     """The action of a step ahead, back, right or left; for absolute moves the last four channels are a compass."""
     forward = abs(ahead) >= abs(right)

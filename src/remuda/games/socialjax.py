@@ -18,7 +18,7 @@ FACINGS = 3
 """Agents start and come back with facing 0, 1 or 2, never 3."""
 
 
-@kernel
+@kernel(allocates=False)
 def write_socialjax_view(codes: Any, places: Any, eaten: Any, i: int, view: Any, out: Any) -> None:
     """Write what agent i sees in SocialJax into `out` (side, side, channels), which must be zero.
 
@@ -45,7 +45,7 @@ def write_socialjax_view(codes: Any, places: Any, eaten: Any, i: int, view: Any,
                 _write_shifted_agent(np.int64(code) - view.first_agent, i, marked, places, eaten, out[y, x, view.me :])
 
 
-@kernel
+@kernel(allocates=False)
 def _write_shifted_agent(seen: int, i: int, marked: int, places: Any, eaten: Any, out: Any) -> None:
     out[0] = seen == marked
     out[1] = seen != marked
@@ -58,13 +58,13 @@ def _write_shifted_agent(seen: int, i: int, marked: int, places: Any, eaten: Any
         out[8] = shown
 
 
-@kernel
+@kernel(allocates=False)
 def as_int8(count: int) -> int:
     """A count as SocialJax keeps it: it wraps above 127."""
     return (count + 128) % 256 - 128
 
 
-@kernel
+@kernel(allocates=False)
 def aim_socialjax(place: Any, height: int, width: int, out: Any) -> None:
     """Write the four cells of SocialJax's beam into `out` (4, row/col/reached): 1 ahead, 2 ahead, and the diagonals.
 
@@ -89,7 +89,7 @@ def aim_socialjax(place: Any, height: int, width: int, out: Any) -> None:
         out[k, 2] = row < height and col < width
 
 
-@kernel
+@kernel(allocates=False)
 def hit_socialjax(who: Any, place: Any, reach: Any, hit: Any) -> None:
     """Note whom a zap beam hits; beyond the high edge of the map it hits the shooter."""
     height, width = who.shape

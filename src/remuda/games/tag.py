@@ -29,6 +29,7 @@ from remuda.games.grid import (
     finish_turn,
     flag_agent,
     go_to_starts,
+    keep_places,
     make_scratch,
     make_view,
     move_agents,
@@ -134,13 +135,13 @@ def _reset(state: Any, rules: Any, worlds: Any, keys: Any) -> None:
             state.places[w, i, 0] = cells[i, 0]
             state.places[w, i, 1] = cells[i, 1]
             state.places[w, i, 2] = below(fold(key, 1), i, 4)
-        state.starts[w] = state.places[w]
+        keep_places(state, w)
         state.inventory[w, below(fold(key, 2), 0, agents), 0] = 1
         put_agents(state, w)
         compose(state, w, FIRST_AGENT, rules.margin)
 
 
-@kernel
+@kernel(allocates=False)
 def _observe(state: Any, view: Any, first: int, last: int, out: Any) -> None:
     for w in range(out.shape[0]):
         for n in range(last - first):
@@ -150,7 +151,7 @@ def _observe(state: Any, view: Any, first: int, last: int, out: Any) -> None:
                     flag_agent(state.places[w], first + n, j, view, view.compass - 1, out[w, n])
 
 
-@kernel
+@kernel(allocates=False)
 def _end(state: Any, rules: Any, scratch: Any) -> None:
     for w in range(len(state.turn)):
         if not state.over[w]:
@@ -158,7 +159,7 @@ def _end(state: Any, rules: Any, scratch: Any) -> None:
             _play(state, w, rules, scratch)
 
 
-@kernel
+@kernel(allocates=False)
 def _play(state: Any, w: int, rules: Any, scratch: Any) -> None:
     open_turn(state, w, scratch)
     go_to_starts(state, w)
@@ -170,12 +171,12 @@ def _play(state: Any, w: int, rules: Any, scratch: Any) -> None:
             state.metrics[w, i, AS_IT] += 1
         else:
             state.gain[w, i] += rules.value
-    state.starts[w] = state.places[w]
+    keep_places(state, w)
     finish_turn(state, w, rules.timing)
     compose(state, w, FIRST_AGENT, rules.margin)
 
 
-@kernel
+@kernel(allocates=False)
 def _pass_on(state: Any, w: int) -> None:
     """The agent that is it tags the first one next to it: north, east, south, then west."""
     for i in range(state.places.shape[1]):

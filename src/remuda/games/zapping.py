@@ -8,7 +8,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remuda.core.kernels import kernel
-from remuda.games.grid import Beam, aim, arrow_beam, bring_back, draw_spawns, respawn, send_away, wide_beam
+from remuda.games.grid import (
+    Beam,
+    aim,
+    arrow_beam,
+    bring_back,
+    draw_spawns,
+    keep_places,
+    respawn,
+    send_away,
+    wide_beam,
+)
 from remuda.games.social import MELTINGPOT, SOCIALJAX
 from remuda.games.socialjax import hit_socialjax, mark_socialjax
 
@@ -42,7 +52,7 @@ def make_zap(variant: int, kinds: int, walls: tuple[int, ...], mark: int, pot: t
     return ZapRules(variant, wide_beam(pot[0], 1), stops, mark, pot[1], pot[2], 4)
 
 
-@kernel
+@kernel(allocates=False)
 def fire_zaps(state: Any, w: int, zap: Any, scratch: Any) -> None:
     """Remove the marks of the last turn, and fire all beams at once."""
     state.marks[w] = 0
@@ -65,7 +75,7 @@ def fire_zaps(state: Any, w: int, zap: Any, scratch: Any) -> None:
         mark_socialjax(state, w, ZAP, zap.mark, scratch.reach)
 
 
-@kernel
+@kernel(allocates=False)
 def _count_agents(who: Any, reach: Any, cells: int) -> int:
     count = 0
     for k in range(cells):
@@ -74,7 +84,7 @@ def _count_agents(who: Any, reach: Any, cells: int) -> int:
     return count
 
 
-@kernel
+@kernel(allocates=False)
 def _fire(state: Any, w: int, i: int, zap: Any, scratch: Any) -> None:
     if zap.variant == SOCIALJAX:
         hit_socialjax(state.who[w], state.places[w, i], scratch.reach, scratch.hit)
@@ -87,7 +97,7 @@ def _fire(state: Any, w: int, i: int, zap: Any, scratch: Any) -> None:
                 scratch.hit[state.who[w, row, col] - 1] = True
 
 
-@kernel
+@kernel(allocates=False)
 def place_the_hit(state: Any, w: int, zap: Any, spawns: Any, key: Any, scratch: Any) -> None:
     """Send agents that were hit to spawn cells: at the start of the next turn, or after their time-out."""
     anybody = scratch.hit.any()
@@ -96,7 +106,7 @@ def place_the_hit(state: Any, w: int, zap: Any, spawns: Any, key: Any, scratch: 
             draw_spawns(key, zap.facings, scratch)
             respawn(state, w, spawns, scratch)
         else:
-            state.starts[w] = state.places[w]
+            keep_places(state, w)
         return
     if state.away[w].any():
         draw_spawns(key, zap.facings, scratch)
@@ -104,4 +114,4 @@ def place_the_hit(state: Any, w: int, zap: Any, spawns: Any, key: Any, scratch: 
     for i in range(len(scratch.hit)):
         if scratch.hit[i]:
             send_away(state, w, i, zap.timeout)
-    state.starts[w] = state.places[w]
+    keep_places(state, w)

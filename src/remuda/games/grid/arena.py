@@ -86,7 +86,7 @@ class Arena(Game):
 
     def observe(self, group: int, first: int, last: int, out: NDArray[Any]) -> None:
         """Write what each agent sees; an agent that is away sees nothing."""
-        _observe(self.state, self.view, first, last, out)
+        _observe(self.state.codes, self.state.places, self.state.away, self.view, first, last, out)
 
     def act(self, group: int, first: int, last: int, actions: NDArray[np.int64]) -> None:
         """Keep the actions until all agents have acted."""
@@ -165,11 +165,12 @@ def _rgb(colour: str) -> tuple[int, int, int]:
     return int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16)
 
 
-@kernel
-def _observe(state: Any, view: Any, first: int, last: int, out: Any) -> None:
+@kernel(allocates=False)
+def _observe(codes: Any, places: Any, away: Any, view: Any, first: int, last: int, out: Any) -> None:
+    """Three arrays, not the state: Python hands over each array in 0.3 µs, which is most of a call for few worlds."""
     for w in range(out.shape[0]):
         for i in range(last - first):
-            if state.away[w, first + i] == 0:
-                write_view(state.codes[w], state.places[w], first + i, view, out[w, i])
+            if away[w, first + i] == 0:
+                write_view(codes[w], places[w], first + i, view, out[w, i])
             else:
                 clear_view(out[w, i])

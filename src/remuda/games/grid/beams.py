@@ -35,7 +35,7 @@ def wide_beam(length: int, half_width: int) -> Beam:
     return Beam(np.array(cells, np.int64), np.array(behind, np.int64))
 
 
-@kernel
+@kernel(allocates=False)
 def aim(beam: Any, place: Any, ground: Any, who: Any, stops: Any, out: Any) -> None:
     """Write where a beam goes into `out` (cells, row/col/reached).
 

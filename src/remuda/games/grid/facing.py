@@ -21,14 +21,14 @@ ABSOLUTE_STEPS = np.array([[0, 0], [0, 0], [0, 1], [0, -1], [1, 0], [-1, 0], [0,
 RELATIVE_STEPS = np.array([[0, 0], [0, 0], [0, -1], [0, 1], [1, 0], [-1, 0], [0, 0]], np.int64)  # (action, ahead/right)
 
 
-@kernel
+@kernel(allocates=False)
 def displace(facing: int, ahead: int, right: int) -> Any:
     """So many cells ahead and to the right of an agent, as (rows, columns)."""
     side = AHEAD[(facing + 3) % 4]
     return ahead * AHEAD[facing, 0] + right * side[0], ahead * AHEAD[facing, 1] + right * side[1]
 
 
-@kernel
+@kernel(allocates=False)
 def want_moves(places: Any, actions: Any, relative: bool, ground: Any, solid: Any, wanted: Any) -> None:
     """Turn the agents, and write the cell that each wants to step to into `wanted` (agents, row/col).
 
@@ -53,7 +53,7 @@ def want_moves(places: Any, actions: Any, relative: bool, ground: Any, solid: An
         wanted[i, 1] = col
 
 
-@kernel
+@kernel(allocates=False)
 def move_at_once(places: Any, wanted: Any, absent: Any, priority: Any, moving: Any) -> None:
     """Move all agents simultaneously; afterwards no two share a cell, if none did before.
 
@@ -68,7 +68,8 @@ def move_at_once(places: Any, wanted: Any, absent: Any, priority: Any, moving: A
     changed = True
     while changed:
         changed = False
-        before[:] = now
+        for i in range(agents):
+            before[i] = now[i]
         for i in range(agents):
             if before[i] and _is_stopped(i, places, wanted, absent, priority, before):
                 now[i] = False
@@ -79,7 +80,7 @@ def move_at_once(places: Any, wanted: Any, absent: Any, priority: Any, moving: A
             places[i, 1] = wanted[i, 1]
 
 
-@kernel
+@kernel(allocates=False)
 def _is_stopped(i: int, places: Any, wanted: Any, absent: Any, priority: Any, moving: Any) -> bool:
     for j in range(len(places)):
         if j == i or absent[j]:
@@ -95,7 +96,7 @@ def _is_stopped(i: int, places: Any, wanted: Any, absent: Any, priority: Any, mo
     return False
 
 
-@kernel
+@kernel(allocates=False)
 def move_in_order(places: Any, wanted: Any, absent: Any, order: Any) -> None:
     """Move the agents one after another, as `order` (agents,) says; each needs a cell that is free in that moment."""
     for i in order:
@@ -108,7 +109,7 @@ def move_in_order(places: Any, wanted: Any, absent: Any, order: Any) -> None:
             places[i, 1] = wanted[i, 1]
 
 
-@kernel
+@kernel(allocates=False)
 def shuffle(key: Any, out: Any) -> None:
     """Write a random order of 0 … len(out)-1 into `out`."""
     for i in range(len(out)):

@@ -25,7 +25,7 @@ def start_world(state: Any, w: int, key: Any, ground: Any) -> None:
     state.over[w] = False
 
 
-@kernel
+@kernel(allocates=False)
 def place_agents(state: Any, w: int, spawns: Any, first: int, order: Any, key: Any, facings: int) -> None:
     """Put agents from number `first` on spawn cells, in `order` (cells,); each faces one of so many directions."""
     for i in range(first, state.places.shape[1]):
@@ -33,17 +33,17 @@ def place_agents(state: Any, w: int, spawns: Any, first: int, order: Any, key: A
         state.places[w, i, 0] = cell[0]
         state.places[w, i, 1] = cell[1]
         state.places[w, i, 2] = below(key, i, facings)
-    state.starts[w] = state.places[w]
+    keep_places(state, w)
 
 
-@kernel(inline=True)
+@kernel(inline=True, allocates=False)
 def lift_agents(state: Any, w: int) -> None:
     """Take the agents off the layer that says who stands where."""
     for i in range(state.places.shape[1]):
         state.who[w, state.places[w, i, 0], state.places[w, i, 1]] = 0
 
 
-@kernel(inline=True)
+@kernel(inline=True, allocates=False)
 def put_agents(state: Any, w: int) -> None:
     """Write where the agents stand, all but those that are away."""
     for i in range(state.places.shape[1]):
@@ -51,18 +51,28 @@ def put_agents(state: Any, w: int) -> None:
             state.who[w, state.places[w, i, 0], state.places[w, i, 1]] = 1 + i
 
 
-@kernel(inline=True)
+@kernel(inline=True, allocates=False)
+def keep_places(state: Any, w: int) -> None:
+    """Let every agent begin the next turn where it stands."""
+    for i in range(state.places.shape[1]):
+        for k in range(3):
+            state.starts[w, i, k] = state.places[w, i, k]
+
+
+@kernel(inline=True, allocates=False)
 def go_to_starts(state: Any, w: int) -> None:
     """Move agents that were hit in the last turn to their new places."""
     lift_agents(state, w)
-    state.places[w] = state.starts[w]
+    for i in range(state.places.shape[1]):
+        for k in range(3):
+            state.places[w, i, k] = state.starts[w, i, k]
     put_agents(state, w)
 
 
-@kernel
+@kernel(allocates=False)
 def respawn(state: Any, w: int, spawns: Any, scratch: Any) -> None:
     """Give each agent that was hit a spawn cell on which nobody stands who was not hit; it starts there next turn."""
-    state.starts[w] = state.places[w]
+    keep_places(state, w)
     rank = 0
     for i in range(len(scratch.hit)):
         if not scratch.hit[i]:
@@ -76,13 +86,13 @@ def respawn(state: Any, w: int, spawns: Any, scratch: Any) -> None:
         rank += 1
 
 
-@kernel
+@kernel(allocates=False)
 def _is_taken(state: Any, w: int, cell: Any, hit: Any) -> bool:
     standing = state.who[w, cell[0], cell[1]]
     return standing > 0 and not hit[standing - 1]
 
 
-@kernel
+@kernel(allocates=False)
 def send_away(state: Any, w: int, i: int, turns: int) -> None:
     """Take an agent off the map for so many turns."""
     state.who[w, state.places[w, i, 0], state.places[w, i, 1]] = 0
@@ -90,7 +100,7 @@ def send_away(state: Any, w: int, i: int, turns: int) -> None:
     state.alive[w, i] = False
 
 
-@kernel
+@kernel(allocates=False)
 def bring_back(state: Any, w: int, spawns: Any, scratch: Any) -> None:
     """Count the turns of agents that are away; the last one over, they stand on a free spawn cell and act again."""
     rank = 0

@@ -21,7 +21,7 @@ UP, DOWN, LEFT, RIGHT = 0, 1, 2, 3
 MOVES = np.array([[-1, 0], [1, 0], [0, -1], [0, 1]], np.int64)  # (action, row/col)
 
 
-@kernel
+@kernel(allocates=False)
 def wall_border(plane: Any) -> None:
     """Empty the plane and put walls on its border."""
     height, width = plane.shape
@@ -32,7 +32,7 @@ def wall_border(plane: Any) -> None:
     plane[:, width - 1] = WALL
 
 
-@kernel
+@kernel(allocates=False)
 def add_view(plane: Any, row: int, col: int, radius: int, out: Any) -> None:
     """Add the square window around a cell to `out` (kinds*side*side), one-hot by kind; empty cells add nothing."""
     height, width = plane.shape
@@ -49,7 +49,7 @@ def add_view(plane: Any, row: int, col: int, radius: int, out: Any) -> None:
                 out[kind * area + i * side + j] += 1
 
 
-@kernel
+@kernel(allocates=False)
 def place_apart(plane: Any, kind: int, key: Any, cells: Any) -> None:
     """Put len(cells) things of one kind on distinct empty cells, uniformly; write (row, col) to `cells`.
 
@@ -74,7 +74,7 @@ def place_apart(plane: Any, kind: int, key: Any, cells: Any) -> None:
         cells[i, 1] = c
 
 
-@kernel
+@kernel(allocates=False)
 def count_kind(plane: Any, kind: int) -> int:
     """How many cells hold this kind."""
     total = 0
@@ -85,7 +85,7 @@ def count_kind(plane: Any, kind: int) -> int:
     return total
 
 
-@kernel
+@kernel(allocates=False)
 def _nth_empty(plane: Any, n: int) -> Any:
     for r in range(plane.shape[0]):
         for c in range(plane.shape[1]):
@@ -96,7 +96,7 @@ def _nth_empty(plane: Any, n: int) -> Any:
     return 0, 0
 
 
-@kernel
+@kernel(allocates=False)
 def next_success(key: Any, draw: int, log_miss: float) -> int:
     """How many cells to skip until the next one that succeeds, if each succeeds with probability p.
 

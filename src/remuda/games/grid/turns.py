@@ -11,7 +11,7 @@ from remuda.games.grid.facing import STAY, move_at_once, move_in_order, shuffle
 from remuda.games.grid.placing import lift_agents, put_agents
 
 
-@kernel(inline=True)
+@kernel(inline=True, allocates=False)
 def open_turn(state: Any, w: int, scratch: Any) -> None:
     """Begin a turn: nobody has gained anything or was hit yet, and agents that cannot act stay where they are."""
     for i in range(len(scratch.absent)):
@@ -33,14 +33,14 @@ def load_draws(draws: Any, w: int, scratch: Any) -> None:
     scratch.luck[0] = draws.luck[w]
 
 
-@kernel(inline=True)
+@kernel(inline=True, allocates=False)
 def draw_moves(key: Any, scratch: Any) -> None:
     """Draw who wins contests for a cell. The spawn cells are drawn when they are needed."""
     shuffle(fold(key, 1), scratch.priority)
     scratch.order[0] = -1
 
 
-@kernel
+@kernel(allocates=False)
 def draw_spawns(key: Any, facings: int, scratch: Any) -> None:
     """Draw in which order spawn cells are taken, and where agents face that come back, if that is not known yet."""
     if scratch.order[0] >= 0:
@@ -51,7 +51,7 @@ def draw_spawns(key: Any, facings: int, scratch: Any) -> None:
         scratch.facing[i] = below(facing_key, i, facings)
 
 
-@kernel(inline=True)
+@kernel(inline=True, allocates=False)
 def move_agents(state: Any, w: int, in_order: bool, scratch: Any) -> None:
     """Move the agents to the cells that they want, all at once or in a random order."""
     lift_agents(state, w)
@@ -62,7 +62,7 @@ def move_agents(state: Any, w: int, in_order: bool, scratch: Any) -> None:
     put_agents(state, w)
 
 
-@kernel(inline=True)
+@kernel(inline=True, allocates=False)
 def compose(state: Any, w: int, first_agent: int, margin: int) -> None:
     """Write the code of every cell: the agent, else the ground, else the mark."""
     ground, marks, codes = state.ground[w], state.marks[w], state.codes[w]
@@ -77,7 +77,7 @@ def compose(state: Any, w: int, first_agent: int, margin: int) -> None:
             codes[r + margin, c + margin] = first_agent + i
 
 
-@kernel(inline=True)
+@kernel(inline=True, allocates=False)
 def count_down(state: Any, w: int) -> None:
     """One turn less to wait for beams, and for frozen agents."""
     for i in range(state.places.shape[1]):
@@ -88,7 +88,7 @@ def count_down(state: Any, w: int) -> None:
             state.alive[w, i] = state.frozen[w, i] == 0 and state.away[w, i] == 0
 
 
-@kernel(inline=True)
+@kernel(inline=True, allocates=False)
 def finish_turn(state: Any, w: int, timing: Any) -> None:
     """Pay the rewards of the turn, count it, and truncate every agent that is not away after the last one."""
     last = state.turn[w] + 1 == timing.turns
@@ -105,11 +105,12 @@ def finish_turn(state: Any, w: int, timing: Any) -> None:
     state.turn[w] += 1
     if last:
         state.over[w] = True
-        state.truncated[w, :] = state.alive[w, :]
+        for i in range(state.places.shape[1]):
+            state.truncated[w, i] = state.alive[w, i]
         report_social_metrics(state.tally[w], state.turn[w], state.metrics[w])
 
 
-@kernel
+@kernel(allocates=False)
 def report_social_metrics(tally: Any, turns: int, metrics: Any) -> None:
     """Write SOCIAL_METRICS into the last columns."""
     agents, columns = metrics.shape
