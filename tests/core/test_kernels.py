@@ -159,4 +159,3 @@ def test_a_kernel_that_allocates_nothing_may_slice_and_is_refused_where_it_makes
     assert kernels.kernel(allocates=False)(sum_of_a_row)(np.arange(6.0).reshape(2, 3), 1) == 12
     with pytest.raises(NumbaError):
         kernels.kernel(allocates=False)(make_an_array)(3)
-    assert kernels.kernel(make_an_array)(3) == 3

@@ -260,7 +260,7 @@ def _draw_growth(state: Any, w: int, rules: Any, key: Any, scratch: Any) -> None
 @kernel(allocates=False)
 def _count_dirt(ground: Any) -> int:
     """How many cells are dirty. All cells of the map one after another: the compiler counts many of them at once."""
-    cells = ground.ravel()
+    cells = ground.reshape(-1)
     count = 0
     for k in range(cells.size):
         count += cells[k] == DIRT
@@ -366,7 +366,7 @@ def _clean(state: Any, w: int, rules: Any, reach: Any) -> None:
 @kernel(allocates=False)
 def _rinse(ground: Any) -> None:
     """Cells that beams have reached in this turn are clean."""
-    cells = ground.ravel()
+    cells = ground.reshape(-1)
     for k in range(cells.size):
         if cells[k] == WASHING:
             cells[k] = CLEAN

@@ -59,7 +59,7 @@ def write_view(codes: Any, places: Any, i: int, view: Any, out: Any) -> None:
     row, col, facing = places[i, 0], places[i, 1], places[i, 2]
     right = (facing + 3) % 4
     half = view.side // 2
-    cells, target = codes.ravel(), out.ravel()
+    cells, target = codes.reshape(-1), out.reshape(-1)
     width = codes.shape[1]
     down_step = -(AHEAD[facing, 0] * width + AHEAD[facing, 1])
     right_step = AHEAD[right, 0] * width + AHEAD[right, 1]
@@ -81,7 +81,7 @@ def write_view(codes: Any, places: Any, i: int, view: Any, out: Any) -> None:
 @kernel(inline=True, allocates=False)
 def clear_view(out: Any) -> None:
     """Write zeros into a view. A flat loop is compiled to one memset; `out[:] = 0` over three axes is not."""
-    target = out.ravel()
+    target = out.reshape(-1)
     for k in range(target.size):
         target[k] = 0
 
