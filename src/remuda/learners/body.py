@@ -19,13 +19,12 @@ from remuda.core.game import Group
 from remuda.learners.bodies import SHIPPED_BODIES
 from remuda.learners.recurrent import CELLS
 from remuda.learners.stack import MIN_ROWS, pad_rows
+from remuda.learners.user_modules import refuse_state, try_input
 
 DEFAULT_BODY = "mlp"
 """The name of the network that a learner has without a body."""
 NAMES = (DEFAULT_BODY, *SHIPPED_BODIES, *CELLS)
 """Values of the option `body` that are not names of code."""
-STATEFUL_MODULES = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
-"""Modules that keep statistics or draw from torch's global generator: results would depend on the other agents."""
 
 
 class Body:
@@ -60,25 +59,12 @@ class Body:
                 self._call(module)  # lazy modules get their shapes, and draw their weights, now
         if not isinstance(module, nn.Module):
             raise ConfigError(f"body={self.path!r} made a {type(module).__name__}, not a torch nn.Module")
-        for submodule in module.modules():
-            if isinstance(submodule, STATEFUL_MODULES):
-                raise ConfigError(
-                    f"body={self.path!r} contains {type(submodule).__name__}, which keeps state or draws random "
-                    "numbers of its own: agents would depend on each other; use LayerNorm, or leave it out"
-                )
+        refuse_state(module, f"body={self.path!r}")
         return module
 
     def _call(self, module: nn.Module) -> Any:
-        """What the module makes of zeros; raises ConfigError with the shape of its input if it raises."""
-        x = torch.zeros((MIN_ROWS, self.frames, *self.group.obs_shape))
-        try:
-            with torch.no_grad():
-                return module(x)
-        except Exception as error:  # the user's code may raise anything
-            raise ConfigError(
-                f"body={self.path!r} raised {type(error).__name__}: {message_of(error)}; "
-                f"its input is (rows, frames, *obs_shape) = {tuple(x.shape)}"
-            ) from error
+        """What the module makes of zeros."""
+        return try_input(module, torch.zeros((MIN_ROWS, self.frames, *self.group.obs_shape)), f"body={self.path!r}")
 
     def _check_output(self) -> None:
         found = self._call(self.template)

@@ -13,12 +13,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from remuda.core import rng
-from remuda.core.errors import ConfigError, message_of
+from remuda.core.errors import ConfigError
 from remuda.core.rng import Keys
 from remuda.learners.stack import WeightLayout
+from remuda.learners.user_modules import refuse_state, try_input
 
-STATEFUL_MODULES = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
-"""Modules that keep statistics or draw from torch's global generator: results would depend on the other agents."""
 MakeModule = Callable[[], nn.Module]
 
 
@@ -48,24 +47,10 @@ class AgentModule:
 
     def try_input(self, function: Callable[[Tensor], Any]) -> Any:
         """What `function` makes of an example of an input; raises ConfigError with its shape if it raises."""
-        try:
-            with torch.no_grad():
-                return function(self._example)
-        except ConfigError:
-            raise
-        except Exception as error:  # the user's code may raise anything
-            raise ConfigError(
-                f"the network of {self.owner} raised {type(error).__name__}: {message_of(error)}; "
-                f"its input is (rows, frames, *obs_shape) = {tuple(self._example.shape)}"
-            ) from error
+        return try_input(function, self._example, f"the network of {self.owner}")
 
     def _check(self, module: nn.Module) -> None:
-        for part in module.modules():
-            if isinstance(part, STATEFUL_MODULES):
-                raise ConfigError(
-                    f"the network of {self.owner} contains {type(part).__name__}, which keeps state or draws random "
-                    "numbers of its own: agents would depend on each other; use LayerNorm, or leave it out"
-                )
+        refuse_state(module, f"the network of {self.owner}")
         odd = next((name for name, p in module.named_parameters() if p.dtype != torch.float32), None)
         if odd is not None:
             raise ConfigError(f"the network of {self.owner} has parameters {odd} that are not float32")
