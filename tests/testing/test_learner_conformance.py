@@ -34,10 +34,6 @@ FOLLOWS = {
     "SharesRewards": {SLICES, ENGINES},
     "DrawsByPlace": {ENGINES},
     "ForgetsAMetric": {ENGINES, "it learns a bandit"},
-    "DrawsGlobally": {
-        SLICES, ENGINES, "agents learn alone", "state and restore lose nothing", "updates may come in portions",
-        "fragments are borrowed, not kept",
-    },
     "ActsByBatch": {ENGINES, "it learns a bandit"},
 }  # fmt: skip
 SLOW = ("LearnsBackwards", "DrawsByPlace")
