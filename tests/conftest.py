@@ -36,7 +36,7 @@ FOLDERS = (
     "promises", "adapters", "board/test_browser", "games/test_cyborg.py", "studies/compare/test_compare.py",
     "studies/workflows/test_search.py", "engines/test_placements.py", "runs/test_trackers.py", "runs/test_session.py",
     "runs/test_folder.py", "runs/test_tables.py", "runs/test_trust.py", "runs/test_odd_places.py",
-    "core/test_code_versions.py", "transport/test_leaks.py",
+    "core/test_code_versions.py", "transport/test_leaks.py", "runs/test_installed_packages.py",
     "transport/test_torn_reads.py",
 )  # fmt: skip
 """Tests in here run in `make test-promises` only, except those in QUICK, which touch every promise once."""

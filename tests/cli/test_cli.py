@@ -33,6 +33,7 @@ BAD: dict[str, tuple[list[str], str]] = {
     "no such command": (["trane"], "trane"),
     "no game": (["train"], "game"),
     "unknown game": (["train", "treasurehnt"], "'treasurehunt'"),
+    "a file of settings for a game": (["train", "plan.yaml"], "--config plan.yaml"),
     "unknown engine": (["train", "treasurehunt", "--engine", "vectorised"], "'vectorized'"),
     "unknown learner": (["train", "treasurehunt", "--learner", "inq"], "'iqn'"),
     "unknown flag": (["train", "treasurehunt", "--agent", "3"], "'agents'"),

@@ -6,9 +6,7 @@ import ast
 import re
 import sys
 from collections.abc import Callable
-from functools import cache
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +22,13 @@ from remuda.core.code_names import load_code
 from remuda.core.errors import ConfigError, UnknownName
 from remuda.core.game import Game, GameEntry
 from remuda.core.paths import is_file
-from remuda.games.shipped import SHIPPED
+from remuda.games.shipped import SHIPPED, installed_games
 
 __all__ = ["SHIPPED", "AnyGame", "find_game", "find_verifier", "game_name", "installed_games", "verify"]
 AnyGame = str | GameEntry | Callable[..., Any]
 """A game as a user gives it: a name, an entry, or a class or function that makes an environment."""
 MAX_FILES = 100
 """Files of the working directory that are read for an error message."""
-ENTRY_POINTS = "remuda.games"
-"""The group of entry points by which an installed package offers games."""
 
 
 def find_game(name: str) -> GameEntry:
@@ -72,6 +68,7 @@ def _named(name: str) -> GameEntry:
         assert isinstance(entry, GameEntry)
         return entry
     if name not in installed_games():
+        _hint_at_settings(name)
         _hint_at_entry(name)
         _hint_at_file(name)
         _hint_at_library(name)
@@ -80,12 +77,6 @@ def _named(name: str) -> GameEntry:
         return _as_entry(name, installed_games()[name].load())
     except (ImportError, AttributeError) as error:
         raise ConfigError(f"game {name!r} of an installed package cannot be imported: {error}") from error
-
-
-@cache
-def installed_games() -> dict[str, EntryPoint]:
-    """Games of installed packages, by the names of their entry points."""
-    return {point.name: point for point in entry_points(group=ENTRY_POINTS)}
 
 
 def find_verifier(name: str) -> Callable[[Path], Any]:
@@ -104,6 +95,12 @@ def verify(game: str, folder: Path | str) -> Any:
     Returns a report: `good` says whether everything was equal, and `str(report)` what differs.
     """
     return find_verifier(game)(Path(folder))
+
+
+def _hint_at_settings(name: str) -> None:
+    """Raise if `name` is that of a YAML file."""
+    if name.endswith((".yaml", ".yml")):
+        raise ConfigError(f"{name!r} is no game but a file of settings: give it as --config {name}")
 
 
 def _hint_at_entry(name: str) -> None:

@@ -1,11 +1,16 @@
-"""The games that come with remuda, as a table that can be read without importing any of them.
+"""The games that come with remuda or with an installed package, by name, without importing any of them.
 
 Importing a game imports numba, which takes a second or more; the command line lists games without that.
 """
 
 from __future__ import annotations
 
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
 from typing import NamedTuple
+
+ENTRY_POINTS = "remuda.games"
+"""The group of entry points by which an installed package offers games."""
 
 
 class ShippedGame(NamedTuple):
@@ -49,3 +54,9 @@ SHIPPED: dict[str, ShippedGame] = {
         "remuda.games.cage2.verify:verify",
     ),
 }
+
+
+@cache
+def installed_games() -> dict[str, EntryPoint]:
+    """Games of installed packages, by the names of their entry points."""
+    return {point.name: point for point in entry_points(group=ENTRY_POINTS)}

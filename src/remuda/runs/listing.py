@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from remuda.core.errors import UnknownName
+from remuda.core.errors import ConfigError, UnknownName
 
 if TYPE_CHECKING:
     from remuda.core.options import Options
@@ -24,10 +24,11 @@ class Setting:
 
 
 def list_games() -> dict[str, str]:
-    """The games that come with remuda, and what each is."""
-    from remuda.games.shipped import SHIPPED
+    """The games that come with remuda and with installed packages, and what each is."""
+    from remuda.games.shipped import SHIPPED, installed_games
 
-    return {name: shipped.summary for name, shipped in SHIPPED.items()}
+    found = {name: f"of an installed package, {point.value}" for name, point in installed_games().items()}
+    return found | {name: shipped.summary for name, shipped in SHIPPED.items()}
 
 
 def list_engines() -> dict[str, str]:
@@ -45,9 +46,9 @@ def list_learners() -> dict[str, str]:
     """The learners and scripted players, and what each is."""
     from remuda.games.registry import find_game
     from remuda.games.shipped import SHIPPED
-    from remuda.learners.registry import PLAYERS, find_learner, learner_names
+    from remuda.learners.registry import PLAYERS, learner_names
 
-    found = {name: _first_line(find_learner(name)) for name in learner_names()}
+    found = {name: _learner_summary(name) for name in learner_names()}
     found |= {name: _first_line(kind) for name, kind in PLAYERS.items()}
     by_game = {game: find_game(game).players for game in SHIPPED}
     for player in dict.fromkeys(name for players in by_game.values() for name in players):
@@ -59,6 +60,16 @@ def list_learners() -> dict[str, str]:
         "module:Class": "A learner of your own; `remuda check module:Class` checks it.",
         "frozen:RUN/agent": "A trained agent of another run; it does not learn.",
     }
+
+
+def _learner_summary(name: str) -> str:
+    """What a learner is, or why it cannot be used: one broken package must not keep the others from being listed."""
+    from remuda.learners.registry import find_learner
+
+    try:
+        return _first_line(find_learner(name))
+    except ConfigError as error:
+        return str(error)
 
 
 def list_settings(name: str | None = None) -> dict[str, Setting]:
