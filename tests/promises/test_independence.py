@@ -25,7 +25,7 @@ from remuda.learners.registry import SHIPPED_LEARNERS, find_learner
 from remuda.rollout.config import RolloutConfig
 from remuda.rollout.rollout import Rollout
 from remuda.testing import ERRANDS, RESPAWN
-from remuda.testing.odd_games import BRIGHT_ROW, STEERING
+from remuda.testing.odd_games import BRIGHT_ROW, LEVERS, STEERING
 from remuda.testing.recall import RECALL
 
 AGENTS, WORLDS, TURNS, UPDATES, ROUNDS = 5, 3, 12, 3, 3
@@ -114,9 +114,18 @@ KINDS: dict[str, tuple[GameEntry, str, dict[str, Any]]] = {
     "ppo with lstm": (RESPAWN, "ppo", {"body": "lstm", "features": 8, "layers": [8], "sequence": 3}),
     "ppo, absences": (ERRANDS, "ppo", {"layers": [8], "frames": 2}),
     "ppo on box": (STEERING, "ppo", {"layers": [8]}),
+    "ppo on box, a predicted spread": (STEERING, "ppo", {"layers": [8], "spread": "predicted"}),
+    "ppo on multidiscrete": (LEVERS, "ppo", {"layers": [8]}),
+    "ppo on box with gru": (STEERING, "ppo", {"body": "gru", "features": 8, "layers": [8], "sequence": 4}),
+    "iqn with lstm, absences": (ERRANDS, "iqn", {"body": "lstm", "layer": 8, "batch_size": 4, "sequence": 3}),
     "ppo with cnn": (BRIGHT_ROW, "ppo", {"body": "cnn", "features": 8, "layers": [8]}),
     "iqn with cnn": (BRIGHT_ROW, "iqn", {"body": "cnn", "layer": 8, "batch_size": 8}),
     "ppo with a privileged critic": (RECALL, "ppo", {"layers": [8], "critic": "both"}),
+    "ppo with gru and a privileged critic": (
+        RECALL,
+        "ppo",
+        {"body": "gru", "features": 8, "layers": [8], "critic": "state"},
+    ),
 }
 
 

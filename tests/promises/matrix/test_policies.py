@@ -5,10 +5,50 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import gymnasium
+import numpy as np
 import pytest
+from gymnasium import spaces
+from torch import Tensor, nn
 
 import remuda
 from remuda.engines.table import ENGINES
+
+
+class OwnBody(nn.Module):
+    """Convolutions and a lazy layer: a body as docs/networks.md shows one."""
+
+    def __init__(self, obs_shape: tuple[int, ...], frames: int, width: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Conv2d(frames, 3, 2), nn.ReLU(), nn.Flatten(), nn.LazyLinear(width))
+
+    def forward(self, frames: Tensor) -> Tensor:
+        features: Tensor = self.layers(frames)
+        return features
+
+
+class Compass(gymnasium.Env[dict[str, Any], np.ndarray[Any, Any]]):
+    """Pays for two numbers that point where the needle shows; a Dict with a Tuple in it is observed."""
+
+    observation_space = spaces.Dict(
+        needle=spaces.Box(-1, 1, (2,)), dials=spaces.Tuple((spaces.Discrete(3), spaces.MultiBinary(2)))
+    )
+    action_space = spaces.Box(-1, 1, (2,))
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self._turns = 0
+        return self._observe(), {}
+
+    def _observe(self) -> dict[str, Any]:
+        self._needle = self.np_random.uniform(-1, 1, 2).astype(np.float32)
+        dials = (int(self.np_random.integers(3)), self.np_random.integers(2, size=2).astype(np.int8))
+        return {"needle": self._needle, "dials": dials}
+
+    def step(self, action: np.ndarray[Any, Any]) -> Any:
+        reward, self._turns = float(action @ self._needle), self._turns + 1
+        return self._observe(), reward, self._turns == 5, False, {}
+
 
 PPO: dict[str, Any] = {"learner": "ppo", "layers": [8], "passes": 2, "minibatches": 2}
 IQN: dict[str, Any] = {
@@ -39,6 +79,18 @@ POLICIES: dict[str, dict[str, Any]] = {
     "iqn with cnn": {**IQN, "game": f"{ODD}:BRIGHT_ROW", "turns": 6, "body": "cnn", "frames": 2},
     "iqn with gru, forbidden actions": {**IQN, "game": f"{ODD}:MASKED", "body": "gru"},
     "privileged critic": {**RECALL, **PPO, "critic": "both", "normalise_observations": True},
+    "cage2, privileged critic": {**PPO, "game": "cage2", "steps": 9, "red": "mixed", "critic": "both"},
+    "cage2, a critic of the state alone, gru": {
+        **PPO,
+        "game": "cage2",
+        "steps": 9,
+        "critic": "state",
+        "body": "gru",
+        "features": 8,
+    },
+    "own convolutions": {**PPO, "game": f"{ODD}:BRIGHT_ROW", "turns": 6, "body": f"{__name__}:OwnBody", "features": 8},
+    "iqn, own convolutions": {**IQN, "game": f"{ODD}:BRIGHT_ROW", "turns": 6, "body": f"{__name__}:OwnBody"},
+    "dict and tuple observed, box": {**PPO, "game": f"{__name__}:Compass", "turns": 6},
     "continuous simple_spread": {**PPO, "game": "mpe2.simple_spread_v3:parallel_env", **CONTINUOUS},
 }
 PLAN: dict[str, Any] = {
