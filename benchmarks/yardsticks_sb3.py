@@ -19,7 +19,7 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import VecNormalize
 
-TEST_EPISODES = 100
+TEST_EPISODES, TEST_ENVS = 500, 20
 ZOO: dict[str, dict[str, Any]] = {
     "CartPole-v1": {
         "n_envs": 8, "n_steps": 32, "batch_size": 256, "gae_lambda": 0.8, "gamma": 0.98, "n_epochs": 20,
@@ -51,7 +51,7 @@ def train(game: str, seed: int, turns: int) -> dict[str, float]:
     model = PPO("MlpPolicy", env, seed=seed, device="cpu", **settings)
     model.learn(turns)
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-    test: Any = make_vec_env(game, 1, seed=1_000_000 + seed)
+    test: Any = make_vec_env(game, TEST_ENVS, seed=1_000_000 + seed)
     if normalised:
         test = VecNormalize(test, training=False, norm_reward=False)
         test.obs_rms = env.obs_rms
