@@ -20,10 +20,12 @@ class OwnBody(nn.Module):
 
     def __init__(self, obs_shape: tuple[int, ...], frames: int, width: int) -> None:
         super().__init__()
-        self.layers = nn.Sequential(nn.Conv2d(frames, 3, 2), nn.ReLU(), nn.Flatten(), nn.LazyLinear(width))
+        self.layers = nn.Sequential(
+            nn.Conv2d(frames * obs_shape[2], 3, 2), nn.ReLU(), nn.Flatten(), nn.LazyLinear(width)
+        )
 
     def forward(self, frames: Tensor) -> Tensor:
-        features: Tensor = self.layers(frames)
+        features: Tensor = self.layers(frames.permute(0, 1, 4, 2, 3).flatten(1, 2))  # (rows, frames * channels, …)
         return features
 
 
