@@ -89,7 +89,7 @@ def trained(variant: str, seed: int) -> dict[str, float]:
     """Greedy return of the herd and processor seconds of one run."""
     dqn: Any = find_learner("dqn:DQN")
     learner = type("AutoDQN", (AutoBatch, dqn), {}) if variant == "auto" else dqn
-    size = {} if variant == "auto" else {"batch_size": int(variant)}
+    size: dict[str, Any] = {} if variant == "auto" else {"batch_size": int(variant)}
     with tempfile.TemporaryDirectory() as folder, one_thread_each():
         began = time.process_time()
         run = remuda.train(
