@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import proc
+from remuda.core.capabilities import has_fork_server
 
 HERE = Path(__file__).parent
 PATIENCE_S = 120.0  # for a process to get going; with everything else on the machine running too
@@ -81,7 +82,7 @@ class Training:
     def know_everybody(self) -> None:
         """Remember who has to be gone in the end, and what memory."""
         now = proc.descendants(self.process.pid)
-        assert len(now) >= 4, "a resource tracker, a fork server and two workers at least"
+        assert len(now) >= 3 + has_fork_server(), "a resource tracker, two workers, and the server they are forked from"
         self.others |= now
         self.memories |= {inode for one in now for inode in proc.memories(one.pid)}
         assert self.memories
