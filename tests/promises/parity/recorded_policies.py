@@ -1,7 +1,9 @@
 """The policies whose returns were recorded from the originals. They see the whole state of a game.
 
-An eater walks to the nearest apple or coin (Manhattan), the longer way first; a cleaner faces north, walks below the
-nearest dirt, and cleans when dirt is in its beam. One action in ten of both is a random step.
+An eater walks to the nearest apple or coin (Manhattan), the longer way first, and by column where both are as long;
+in Clean Up it wanders while there is no apple. A cleaner faces north, cleans when dirt is in its beam, and else walks
+below the nearest dirt, also that under an agent. One step in ten is random. How ties are broken, and which actions are
+random, was read off the recorded traces of these policies.
 """
 
 from __future__ import annotations
@@ -42,26 +44,30 @@ def eat(*wanted: Mask) -> Play:
         for k, mask in enumerate(wanted):
             cells = mask(game.state.ground)
             for w in range(game.worlds):
-                actions[w, k::kinds] = steps_to(places[w, k::kinds], np.argwhere(cells[w]))
-        return with_random_steps(actions, draws)
+                actions[w, k::kinds] = walk(places[w, k::kinds], np.argwhere(cells[w]), draws)
+        return actions
 
     return play
 
 
-def with_random_steps(actions: Actions, draws: np.random.Generator) -> Actions:
-    random = draws.random(actions.shape) < RANDOM_SHARE
-    return np.where(random, draws.integers(EAST, STAY, size=actions.shape), actions)
+def walk(places: NDArray[np.int64], goals: NDArray[np.int64], draws: np.random.Generator) -> NDArray[np.int64]:
+    """A step of each agent to the nearest of these cells, or a random one; stay if there are none."""
+    if not len(goals):
+        return np.full(len(places), STAY)
+    return np.where(draws.random(len(places)) < RANDOM_SHARE, random_steps(places, draws), steps_to(places, goals))
+
+
+def random_steps(places: NDArray[np.int64], draws: np.random.Generator) -> NDArray[np.int64]:
+    return draws.integers(EAST, STAY, size=len(places))
 
 
 def steps_to(places: NDArray[np.int64], goals: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The step of each agent to the nearest of these cells; stay if there is none, or on it."""
-    if not len(goals):
-        return np.full(len(places), STAY)
+    """The step of each agent to the nearest of these cells; stay on it."""
     ways = goals[None] - places[:, None, :2]  # (agents, goals, row/col)
     rows, cols = ways[np.arange(len(places)), np.abs(ways).sum(axis=2).argmin(axis=1)].T
     along = np.where(rows > 0, SOUTH, NORTHWARD)
     across = np.where(cols > 0, EAST, WEST)
-    return np.where((rows == 0) & (cols == 0), STAY, np.where(np.abs(rows) >= np.abs(cols), along, across))
+    return np.where((rows == 0) & (cols == 0), STAY, np.where(np.abs(rows) > np.abs(cols), along, across))
 
 
 def apples_with(neighbours: int) -> Mask:
@@ -89,21 +95,24 @@ def clean_and_eat(cleaners: int) -> Play:
         actions = np.empty(places.shape[:2], np.int64)
         for w in range(game.worlds):
             apples, dirt = np.argwhere(ground[w] == cleanup.APPLE), ground[w] == cleanup.DIRT
-            actions[w, cleaners:] = steps_to(places[w, cleaners:], apples)
-            actions[w, :cleaners] = [clean(places[w, i], dirt) for i in range(cleaners)]
-        return with_random_steps(actions, draws)
+            eaters, free = places[w, cleaners:], dirt & (game.state.who[w] == 0)
+            actions[w, cleaners:] = walk(eaters, apples, draws) if len(apples) else random_steps(eaters, draws)
+            actions[w, :cleaners] = [clean(places[w, i], dirt, free, draws) for i in range(cleaners)]
+        return actions
 
     return play
 
 
-def clean(place: NDArray[np.int64], dirt: NDArray[np.bool_]) -> int:
-    """Face north, clean what is in reach, else walk below the nearest dirt."""
+def clean(
+    place: NDArray[np.int64], dirt: NDArray[np.bool_], free: NDArray[np.bool_], draws: np.random.Generator
+) -> int:
+    """Face north, clean what is in reach and not under an agent, else walk below the nearest dirt."""
     if place[2] != NORTH:
         return TURN_LEFT
     cells = [(place[0] + rows, place[1] + cols) for rows, cols in FRONT]
-    if any(row >= 0 and 0 <= col < dirt.shape[1] and dirt[row, col] for row, col in cells):
+    if any(row >= 0 and 0 <= col < dirt.shape[1] and free[row, col] for row, col in cells):
         return CLEAN
-    return int(steps_to(place[None], np.argwhere(dirt) + np.array([1, 0]))[0])
+    return int(walk(place[None], np.argwhere(dirt) + np.array([1, 0]), draws)[0])
 
 
 POLICIES: dict[str, Play] = {
