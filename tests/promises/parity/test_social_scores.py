@@ -101,8 +101,8 @@ def test_no_return_differs_from_the_recorded_one() -> None:
     [
         ({"coins": {"penalty": 1.0}}, "coins socialjax random"),
         ({"coins": {"coins": 0.0004}}, "coins socialjax own colour"),
-        ({"harvest": {"growth": [0.0, 0.002, 0.01, 0.05]}}, "harvest socialjax random"),
-        ({"cleanup": {"threshold": 0.8}}, "cleanup socialjax random"),
+        ({"harvest": {"growth": [0.0, 0.001, 0.005, 0.035]}}, "harvest socialjax 4 neighbours"),
+        ({"cleanup": {"growth": 0.06}}, "cleanup socialjax 2 cleaners"),
     ],
 )
 def test_a_broken_rule_is_rejected(broken: dict[str, Any], noticed: str) -> None:
