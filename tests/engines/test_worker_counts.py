@@ -98,11 +98,11 @@ def test_a_hundred_workers_on_two_cores_work_and_cause_one_warning(
         ({"engine": "vectorized", "n_workers": 2}, []),
         ({"engine": "vectorized"}, []),
         ({"engine": "sequential", "n_workers": 9}, []),
-        ({"engine": "executor", "n_workers": 2, "n_learners": 9}, []),
+        ({"engine": "executor", "n_workers": 2, "n_learners": 9}, ["engine=executor has no use for n_learners"]),
     ],
     ids=str,
 )
-def test_more_workers_than_cores_cause_a_warning(
+def test_workers_that_make_nothing_faster_cause_a_warning(
     train: Any, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], warnings: list[str]
 ) -> None:
     for module in (build, choose, context):

@@ -17,7 +17,7 @@ from remuda.engines.collectors.ray.cluster import require_ray
 from remuda.engines.collectors.warm_up import warm_up_request
 from remuda.engines.context import EngineContext
 from remuda.engines.rates import Rates, read_rates, write_rates
-from remuda.engines.table import AUTO, find_engine
+from remuda.engines.table import AUTO, ENGINES, find_engine
 from remuda.engines.trials import FEWEST_TURNS, Candidate, Subject, measure_placements, short_enough
 from remuda.engines.turn_cost import measure_turn
 from remuda.games.registry import find_game
@@ -203,11 +203,17 @@ def cannot_run(plan: Plan, reason: str) -> ConfigError:
 
 
 def engine_lines(context: EngineContext, asked: str) -> Iterator[str]:
-    """Lines to show before training: the engine that was chosen, and a warning if there are more workers than cores."""
+    """Lines to show before training: the engine that was chosen, and warnings.
+
+    `n_learners` for an engine without learners of its own is no error: such an engine may continue a run that had them.
+    """
     plan, processes = context.plan, len(context.worker_pool.workers)
     threads = 1 if plan.engine == "sequential" else context.workers
     if asked:
         yield f"{asked} → engine {plan.engine} ({_workers_in_words(context.worker_pool, threads)})"
+    if plan.n_learners is not None and not find_engine(plan.engine).learners:
+        users = " and ".join(engine.name for engine in ENGINES.values() if engine.learners)
+        yield f"warning: engine={plan.engine} has no use for n_learners: only {users} have learners of their own"
     workers = max(threads, processes)
     if (plan.n_workers or plan.n_learners) and workers > cores():
         idle = f" (this plan has work for {processes})" if 0 < processes < workers else ""

@@ -36,6 +36,7 @@ class Engine:
     processes: bool = False  # needs worker processes
     machines: bool = False  # can use more than this machine
     extra: str = ""  # what must be installed besides, as pip calls it: remuda-rl[extra]
+    learners: bool = False  # whether n_learners says how many learners it has
     deterministic: bool = True  # whether `deterministic: true` can be promised
 
     @property
@@ -77,12 +78,12 @@ ENGINES = {
         Engine(
             "actor-learner", "worker processes, without pause", "learner processes, a slice of the herd each",
             "nothing; weights are versioned, policy lag is bounded and reported", free=True, processes=True,
-            deterministic=False,
+            learners=True, deterministic=False,
         ),
         Engine(
             "ray", "Ray actors on this machine or a cluster, whole episodes as tasks",
             "in this process; with n_learners Ray actors on any node, a slice of the herd each",
-            "as executor", free=True, machines=True, extra="ray",
+            "as executor", free=True, machines=True, learners=True, extra="ray",
         ),
     )
 }  # fmt: skip

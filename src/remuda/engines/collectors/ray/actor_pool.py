@@ -133,7 +133,8 @@ class ActorPool(Supervisor[ActorHandle]):
             self.poll(deadline - time.monotonic())
         self._started = True
         where = "of its own on this machine" if self.cluster.ours else f"at {self.cluster.address}"
-        self._say(f"ray: {len(self.handles)} actors, a cluster {where} with {self.cluster.resources()}")
+        actors = "1 actor" if len(self.handles) == 1 else f"{len(self.handles)} actors"
+        self._say(f"ray: {actors}, a cluster {where} with {self.cluster.resources()}")
 
     def wanted(self) -> int:
         """Actors to have: as many as the plan says, or as the cluster has resources for, less those given up."""
