@@ -235,6 +235,19 @@ def test_a_run_stopped_by_a_signal_exits_with_128_and_its_number(
     assert remuda.Run(out).checkpoint().name == f"{result['episodes']:09d}"
 
 
+class Terminates(Callback):
+    """A signal comes while the callbacks start."""
+
+    def start(self, training: Training) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_a_signal_while_callbacks_start_stops_and_saves(tiny: dict[str, Any], tmp_path: Path) -> None:
+    run = remuda.train("treasurehunt", out=tmp_path / "run", callbacks=[Terminates()], quiet=True, **tiny)
+    assert (run.stopped_by, run.result["episodes"]) == (signal.SIGTERM, 0)
+    assert run.checkpoint().name == "000000000"
+
+
 class Tidies(Callback):
     """Takes the rows it gets apart."""
 

@@ -306,8 +306,8 @@ def _train(job: TrainingJob) -> Run:
         elif learned_before is not None:
             warm_start(loop, learned_before)
         stack.callback(recorder.close)
-        recorder.start(loop.rounds, loop.settled)
         stack.enter_context(stop_on_signals(request, progress.shout))
+        recorder.start(loop.rounds, loop.settled)
         _introduce(progress, loop, recorder, shown(folder, job.here), stacking)
         notes = (*job.notes, *lost, *_unsigned(folder), *_unrepeatable(plan))
         for line in (*notes, *engine_lines(context, job.asked or choice)):
