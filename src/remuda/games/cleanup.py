@@ -245,7 +245,7 @@ def _draw_growth(state: Any, w: int, rules: Any, key: Any, scratch: Any) -> None
             scratch.grow[0, k] = uniform(apples, k)
     scratch.luck[0] = uniform(dirt, 0)
     scratch.picked[0], scratch.picked[1] = rules.river[0]
-    clean = len(rules.river) - _count_dirt(state.ground[w])
+    clean = len(rules.river) - _count_dirt(state.ground[w], rules)
     if scratch.luck[0] >= rules.dirt or clean == 0:
         return
     left = below(dirt, 1, clean)
@@ -258,12 +258,12 @@ def _draw_growth(state: Any, w: int, rules: Any, key: Any, scratch: Any) -> None
 
 
 @kernel(allocates=False)
-def _count_dirt(ground: Any) -> int:
-    """How many cells are dirty. All cells of the map one after another: the compiler counts many of them at once."""
-    cells = ground.reshape(-1)
+def _count_dirt(ground: Any, rules: Any) -> int:
+    """How many cells of the river are dirty."""
     count = 0
-    for k in range(cells.size):
-        count += cells[k] == DIRT
+    for k in range(len(rules.river)):
+        # unsigned: numba checks signed ones for being negative
+        count += ground[np.uint64(rules.river[k, 0]), np.uint64(rules.river[k, 1])] == DIRT
     return count
 
 
@@ -281,12 +281,12 @@ def _play(state: Any, w: int, rules: Any, scratch: Any, key: Any) -> None:
             _eat(state, w, i)
     fire_zaps(state, w, rules.zap, scratch)
     if rules.variant == SOCIALJAX:
-        _clean_socialjax(state, w, scratch.reach)
+        _clean_socialjax(state, w, rules, scratch.reach)
     else:
         _clean(state, w, rules, scratch.reach)
     place_the_hit(state, w, rules.zap, rules.spawns, key, scratch)
     count_down(state, w)
-    share = _count_dirt(state.ground[w]) / len(rules.river)
+    share = _count_dirt(state.ground[w], rules) / len(rules.river)
     for i in range(len(scratch.hit)):
         state.metrics[w, i, DIRT_SHARE] += (share - state.metrics[w, i, DIRT_SHARE]) / (state.turn[w] + 1)
     finish_turn(state, w, rules.timing)
@@ -296,7 +296,7 @@ def _play(state: Any, w: int, rules: Any, scratch: Any, key: Any) -> None:
 @kernel(allocates=False)
 def growth_chance(ground: Any, rules: Any) -> Any:
     """The chance of an apple per orchard cell and turn, in single precision as SocialJax has it."""
-    share = np.float32(_count_dirt(ground)) / np.float32(rules.water)
+    share = np.float32(_count_dirt(ground, rules)) / np.float32(rules.water)
     healthy = (share - rules.threshold) / (np.float32(0.0) - rules.threshold)
     return rules.growth * min(healthy, np.float32(1.0))
 
@@ -360,20 +360,20 @@ def _clean(state: Any, w: int, rules: Any, reach: Any) -> None:
                 ground[row, col] = WASHING
                 washed = True
     if washed:
-        _rinse(ground)
+        _rinse(ground, rules)
 
 
 @kernel(allocates=False)
-def _rinse(ground: Any) -> None:
+def _rinse(ground: Any, rules: Any) -> None:
     """Cells that beams have reached in this turn are clean."""
-    cells = ground.reshape(-1)
-    for k in range(cells.size):
-        if cells[k] == WASHING:
-            cells[k] = CLEAN
+    for k in range(len(rules.river)):
+        row, col = rules.river[k]
+        if ground[row, col] == WASHING:
+            ground[row, col] = CLEAN
 
 
 @kernel(allocates=False)
-def _clean_socialjax(state: Any, w: int, reach: Any) -> None:
+def _clean_socialjax(state: Any, w: int, rules: Any, reach: Any) -> None:
     """Every agent writes its four cells, as they were or cleaned; for each cell the last one decides.
 
     The order is: all cells 1 ahead by agent, then 2 ahead, then the diagonals.
@@ -395,7 +395,7 @@ def _clean_socialjax(state: Any, w: int, reach: Any) -> None:
             for role in range(4):
                 if reach[role, 2] and ground[reach[role, 0], reach[role, 1]] == WASHING:
                     state.metrics[w, i, CLEANED] += 1
-    _rinse(ground)
+    _rinse(ground, rules)
     mark_socialjax(state, w, CLEAN_ACTION, WASHED, reach)
 
 

@@ -29,6 +29,7 @@ from remuda.games.grid import (
     bring_back,
     cells_with,
     check_start_cells,
+    clear_marks,
     clear_view,
     compose,
     count_down,
@@ -296,7 +297,7 @@ def _play(state: Any, w: int, rules: Any, scratch: Any, empty_since: Any, key: A
             scratch.wanted[i, 0], scratch.wanted[i, 1] = state.places[w, i, 0], state.places[w, i, 1]
     move_agents(state, w, True, scratch)
     _collect(state, w)
-    state.marks[w] = 0
+    clear_marks(state, w)
     _interact(state, w, rules, scratch)
     if state.away[w].any():
         draw_spawns(key, 4, scratch)

@@ -13,6 +13,7 @@ from remuda.games.grid import (
     aim,
     arrow_beam,
     bring_back,
+    clear_marks,
     draw_spawns,
     keep_places,
     respawn,
@@ -55,7 +56,7 @@ def make_zap(variant: int, kinds: int, walls: tuple[int, ...], mark: int, pot: t
 @kernel(allocates=False)
 def fire_zaps(state: Any, w: int, zap: Any, scratch: Any) -> None:
     """Remove the marks of the last turn, and fire all beams at once."""
-    state.marks[w] = 0
+    clear_marks(state, w)
     for i in range(len(scratch.hit)):
         if state.away[w, i] > 0:
             continue

@@ -50,6 +50,7 @@ from remuda.games.grid.planes import (
     wall_border,
 )
 from remuda.games.grid.turns import (
+    clear_marks,
     compose,
     count_down,
     draw_moves,
@@ -89,6 +90,7 @@ __all__ = [
     "cells_with",
     "check_chances",
     "check_start_cells",
+    "clear_marks",
     "clear_view",
     "compose",
     "count_down",

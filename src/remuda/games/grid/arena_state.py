@@ -16,10 +16,12 @@ RETURN, REWARD_TIMES, REWARD_TURNS, TURNS_AWAY = 0, 1, 2, 3
 class ArenaState(NamedTuple):
     """The state of all worlds."""
 
-    ground: NDArray[np.uint8]  # (worlds, height, width)
-    marks: NDArray[np.uint8]  # (worlds, height, width): left by beams in the last turn; 0: none
+    ground: NDArray[np.uint8]  # (worlds, height, width): the inner part of `padded_ground`
+    marks: NDArray[np.uint8]  # (worlds, height, width): left by beams in the last turn; 0: none; of `padded_marks`
     who: NDArray[np.uint8]  # (worlds, height, width): 1 + the agent that stands there; 0: nobody
     codes: NDArray[np.uint8]  # (worlds, height + 2 margins, width + 2 margins): what views show
+    padded_ground: NDArray[np.uint8]  # as `codes`; walls around the ground
+    padded_marks: NDArray[np.uint8]  # as `codes`
     places: NDArray[np.int64]  # (worlds, agents, row/col/facing)
     starts: NDArray[np.int64]  # (worlds, agents, row/col/facing): where each stands when the next turn begins
     inventory: NDArray[np.int64]  # (worlds, agents, kinds)

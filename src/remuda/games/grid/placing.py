@@ -12,7 +12,7 @@ from remuda.core.rng import below
 def start_world(state: Any, w: int, key: Any, ground: Any) -> None:
     """Forget everything of a world, and begin with this ground."""
     state.ground[w] = ground
-    state.marks[w] = 0
+    state.padded_marks[w] = 0
     state.who[w] = 0
     state.inventory[w] = 0
     state.away[w] = 0

@@ -64,17 +64,27 @@ def move_agents(state: Any, w: int, in_order: bool, scratch: Any) -> None:
 
 @kernel(inline=True, allocates=False)
 def compose(state: Any, w: int, first_agent: int, margin: int) -> None:
-    """Write the code of every cell: the agent, else the ground, else the mark."""
-    ground, marks, codes = state.ground[w], state.marks[w], state.codes[w]
-    height, width = ground.shape
-    for r in range(height):
-        for c in range(width):
-            code = ground[r, c]
-            codes[r + margin, c + margin] = code if code else marks[r, c]
+    """Write the code of every cell: the agent, else the ground, else the mark.
+
+    One loop over the map with its margin: the compiler does many cells at once.
+    """
+    ground, marks = state.padded_ground[w].reshape(-1), state.padded_marks[w].reshape(-1)
+    codes = state.codes[w]
+    cells = codes.reshape(-1)
+    for k in range(cells.size):
+        cells[k] = ground[k] if ground[k] else marks[k]
     for i in range(state.places.shape[1]):
         if state.away[w, i] == 0:
             r, c = state.places[w, i, 0], state.places[w, i, 1]
             codes[r + margin, c + margin] = first_agent + i
+
+
+@kernel(inline=True, allocates=False)
+def clear_marks(state: Any, w: int) -> None:
+    """Remove the marks of the last turn."""
+    marks = state.padded_marks[w].reshape(-1)
+    for k in range(marks.size):
+        marks[k] = 0
 
 
 @kernel(inline=True, allocates=False)
