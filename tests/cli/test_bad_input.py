@@ -62,6 +62,7 @@ BAD: dict[str, tuple[list[str], str]] = {
     "a game of another folder": (["check", "thieves:ENTRY"], "in the folder that has thieves.py"),
     "a metric that no run has": (["sweep", "treasurehunt", "lr=log(1e-4, 1e-2)", "metric=gmes"], "did you mean 'gems'"),
     "no run": (["watch"], "RUN is missing: a run directory"),
+    "learners that are no number": (["train", "treasurehunt", "n_learners=some"], "should be a whole number or 'auto'"),
     "a number with a comma": (["train", "treasurehunt", "total_episodes=1,500"], "should be a whole number"),
     "half an episode": (["train", "treasurehunt", "total_episodes=1.5"], "should be a whole number"),
     "an algorithm of others": (["train", "treasurehunt", "learner=mappo"], "ppo is one for each agent here"),

@@ -63,7 +63,10 @@ def _sentence(error: ValidationError, owner: str) -> str:
     name = str(first["loc"][0]) if first["loc"] else "?"
     if first["type"] == "missing":
         return f"{name} ({owner}) has no default: give it, {name}=VALUE"
-    return f"{name}={short_repr(first['input'])} ({owner}) should be {_wanted(first, name)}"
+    wanted = [_wanted(first, name)]
+    words = (own for own in error.errors()[1:] if own["loc"][:1] == first["loc"][:1] and own["type"] == "literal_error")
+    wanted += [own["ctx"]["expected"] for own in words]
+    return f"{name}={short_repr(first['input'])} ({owner}) should be {' or '.join(wanted)}"
 
 
 def _wanted(error: Any, name: str) -> str:

@@ -24,6 +24,7 @@ from remuda.engines.collectors.ray import actor_pool, supervisor
 from remuda.engines.collectors.ray import collectors as placement
 from remuda.engines.collectors.ray.cluster import require_ray
 from remuda.engines.collectors.ray.collectors import RayCollectors
+from remuda.engines.collectors.ray.weights import FetchedWeights
 from remuda.runs import limits
 from remuda.runs.replay import replay_failure
 from remuda.runs.settings import make_plan
@@ -232,9 +233,21 @@ def test_weights_are_put_once_per_version_and_fragments_are_not_copied(
 
 @pytest.mark.slow
 def test_too_many_deaths_end_the_run_after_saving(faulty: Any, tmp_path: Path) -> None:
-    with pytest.raises(remuda.RemudaError, match=r"more than max_failures=0\.1 allows"):
+    with pytest.raises(remuda.RemudaError, match=r"more failures than max_failures=0\.1 allows"):
         faulty(fault="kill")
     assert remuda.Run(tmp_path / "run").checkpoints()
+
+
+def test_a_node_that_goes_down_raises_an_error_of_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it would look like a bug of ours, and end the run."""
+    ray = require_ray()
+
+    def broken(*args: Any, **options: Any) -> Any:
+        raise BrokenPipeError(32, "Broken pipe")
+
+    monkeypatch.setattr(ray, "get", broken)
+    with pytest.raises(ray.exceptions.RaySystemError, match="Broken pipe"):
+        FetchedWeights({}).fetch(1, ["reference"])
 
 
 class DyingActors:

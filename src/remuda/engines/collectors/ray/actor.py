@@ -20,7 +20,7 @@ from remuda.core.plan import Plan
 from remuda.core.task import InvalidSample, Task
 from remuda.engines.collectors.ray.cluster import require_ray
 from remuda.engines.collectors.ray.players import make_players
-from remuda.engines.collectors.ray.remote import Cut
+from remuda.engines.collectors.ray.remote import Cut, node_errors
 from remuda.engines.collectors.ray.weights import FetchedWeights
 from remuda.engines.summary import EpisodeSummary
 from remuda.learners.herd import Part, bind_policy
@@ -118,7 +118,8 @@ class RolloutActor:
                 copy_fragment(slice_agents(result.fragments[group], first, last)) for group, first, last in own
             ]  # copies: a view would be sent with everything it is a view of
             total += sum(array_bytes(piece) for piece in pieces)
-            references.append(require_ray().put(pieces))
+            with node_errors():
+                references.append(require_ray().put(pieces))
         summaries = [EpisodeSummary.of(fragment) for fragment in result.fragments]
         return replace(result, fragments=(), references=references, summaries=summaries, bytes=total)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, overload
 
@@ -10,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remuda.core.fragment import Fragment, join_agents, slice_agents
+from remuda.engines.collectors.ray.cluster import require_ray
 
 Cut = tuple[int, int, int]
 """Index of a group, and the range first … last-1 of its agents."""
@@ -23,6 +25,18 @@ FETCH_LIMIT_S = 10.0
 It may be gone: the node that held it died, or it was moved out of memory. `ray.get` without a limit could then wait
 for ever.
 """
+
+
+@contextmanager
+def node_errors() -> Iterator[None]:
+    """In an actor: if its node goes down, Ray's calls may raise an OSError. Raise one of Ray's errors instead."""
+    errors = require_ray().exceptions
+    try:
+        yield
+    except errors.RayError:
+        raise
+    except OSError as error:
+        raise errors.RaySystemError(error) from error
 
 
 class RemoteRows(Mapping[int, NDArray[np.float32]]):

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from remuda.core.fragment import Purpose
 from remuda.engines.collectors.ray.cluster import require_ray
-from remuda.engines.collectors.ray.remote import FETCH_LIMIT_S, RemoteRows
+from remuda.engines.collectors.ray.remote import FETCH_LIMIT_S, RemoteRows, node_errors
 from remuda.engines.interfaces import Rows
 
 FETCH_WEIGHTS_LIMIT_S = 30.0
@@ -88,7 +88,8 @@ class FetchedWeights:
         self._references = []  # while half of them are copied
         ray = require_ray()
         try:
-            objects = ray.get(new, timeout=self._limit_s)
+            with node_errors():
+                objects = ray.get(new, timeout=self._limit_s)
         except ray.exceptions.RayError:
             self._limit_s *= 2
             raise

@@ -28,7 +28,7 @@ from remuda.core.learner import Learner
 from remuda.core.plan import Plan
 from remuda.core.timeline import span
 from remuda.engines.collectors.ray.cluster import require_ray
-from remuda.engines.collectors.ray.remote import Share
+from remuda.engines.collectors.ray.remote import Share, node_errors
 from remuda.engines.interfaces import TimeSpent, count_lags
 from remuda.engines.trainers.slices import AgentSlice, pick_rows
 from remuda.learners.herd import Part, make_learner
@@ -135,7 +135,8 @@ class LearnerActor:
     def put_state(self) -> Any:
         """A reference to the state as a list of `StateSlice`, in this node's store."""
         own = zip(self.job.slices, self.learners, strict=True)
-        return require_ray().put([(part, first, learner.state()) for (part, first, _), learner in own])
+        with node_errors():
+            return require_ray().put([(part, first, learner.state()) for (part, first, _), learner in own])
 
     def learn(self, number: int, pieces: Sequence[PieceReference], skip_lost: bool) -> RoundReport:
         """Learn round `number` from its pieces, in this order.
@@ -212,7 +213,8 @@ class LearnerActor:
         ray, deadline = require_ray(), time.monotonic() + FETCH_FRAGMENTS_LIMIT_S
         while True:
             try:
-                return ray.get(list(references), timeout=FETCH_STEP_S)
+                with node_errors():
+                    return ray.get(list(references), timeout=FETCH_STEP_S)
             except ray.exceptions.GetTimeoutError:
                 if time.monotonic() > deadline:
                     raise
@@ -225,7 +227,8 @@ class LearnerActor:
         ]
         steps = [int(count) for learner in self.learners for count in learner.steps]
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        return RoundReport(number, require_ray().put(rows), steps, peak, **facts)
+        with node_errors():
+            return RoundReport(number, require_ray().put(rows), steps, peak, **facts)
 
     def put_rows(self, number: int) -> RoundReport:
         """Put the rows again: the object that had them is gone."""
