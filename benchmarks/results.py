@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import datetime
 import io
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -21,6 +22,7 @@ from remuda import __version__
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 PAGE = ROOT / "docs" / "benchmarks.md"
+RAYS_OWN_LINES = re.compile(r"^\x1b\[\d+m\(raylet\).*\n", re.MULTILINE)
 INTRODUCTION = """# What was measured
 
 Below is what each benchmark printed, word for word, with its command, day, commit and machine. Ratios are of two things
@@ -73,7 +75,7 @@ def page() -> str:
 
 @contextmanager
 def recorded(name: str, command: str | None = None) -> Iterator[None]:
-    """Keep what is printed meanwhile as the result of a benchmark, and write the page.
+    """Keep what is printed meanwhile, without Ray's warnings, as the result of a benchmark, and write the page.
 
     `command` is what measured it, where that is not `python -m benchmarks NAME`.
     """
@@ -90,7 +92,7 @@ def recorded(name: str, command: str | None = None) -> Iterator[None]:
         "commit": commit,
         "version": __version__,
     }
-    Result(name, facts, heard.getvalue().strip() + "\n").write()
+    Result(name, facts, RAYS_OWN_LINES.sub("", heard.getvalue()).strip() + "\n").write()
     PAGE.write_text(page())
 
 
