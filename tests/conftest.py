@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import shutil
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -44,6 +45,12 @@ QUICK = (
     "promises/test_independence.py", "promises/parity", "promises/matrix/test_games_and_learners.py",
     "promises/resume/test_extend.py", "promises/faults/test_exits.py", "adapters/test_spaces.py",
 )  # fmt: skip
+
+
+def pytest_configure() -> None:
+    """Processes that tests start take Ctrl-C, also where the tests run as a shell's background job, which ignores it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
