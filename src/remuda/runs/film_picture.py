@@ -102,7 +102,8 @@ def draw_film(film: Film, size: int, every: int = 1) -> Iterator[Image.Image]:
 
 def _head(pen: ImageDraw.ImageDraw, film: Film, turn: dict[str, Any], width: int) -> None:
     header = film.header
-    trained = f"after {header['episodes']:,} episodes" if "episodes" in header else ""
+    count = header.get("episodes")
+    trained = "" if count is None else f"after {count:,} episode{'s' * (count != 1)}"
     pen.text((MARGIN, 11), f"{header['game']}  ", INK, _font(15))
     start = MARGIN + pen.textlength(f"{header['game']}   ", _font(15))
     pen.text((start, 13), trained, SOFT, _font(12))

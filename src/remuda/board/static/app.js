@@ -70,7 +70,7 @@ function listed(run) {
 
 function makeListed(run, number) {
   const box = el("input", { type: "checkbox", id: `box-${number}`, "aria-label": `put ${run.name} into the curves`, onchange: () => { box.checked ? state.others.add(run.id) : state.others.delete(run.id); goTo({}); if (state.view?.choose) state.view.choose(); follow(); } });
-  const link = el("a", { id: `run-${number}`, title: run.name }, run.name), badge = el("span", {}), facts = el("span", { class: "facts" }), progress = el("progress", { max: 1 });
+  const link = el("a", { id: `run-${number}`, title: run.name }, el("bdi", {}, run.name)), badge = el("span", {}), facts = el("span", { class: "facts" }), progress = el("progress", { max: 1 });
   return { node: el("div", {}, box, link, badge, facts, progress), box, link, badge, facts, progress };
 }
 
