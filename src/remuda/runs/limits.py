@@ -30,8 +30,8 @@ SHARED = Path("/dev/shm")
 GIB = 2**30
 
 
-def check_networks(plan: Plan, spec: GameSpec, parts: Sequence[Part]) -> None:
-    """Refuse networks that do not fit, before they are made: memory that is promised and not there ends the process."""
+def check_sizes(plan: Plan, spec: GameSpec, parts: Sequence[Part]) -> None:
+    """Refuse networks and rounds that do not fit, before they are made: a process that takes more memory is killed."""
     needed = 0
     if plan.engine != AUTO and find_engine(plan.engine).machines and plan.n_learners is not None:
         return  # learners may be on machines with more memory
@@ -44,6 +44,11 @@ def check_networks(plan: Plan, spec: GameSpec, parts: Sequence[Part]) -> None:
     if needed > free:
         raise ConfigError(
             f"this plan needs {size(needed)} of memory for networks and optimisers, {size(free)} are free: {REMEDY}"
+        )
+    if (needed := _round_bytes(plan, spec)) > free:
+        raise ConfigError(
+            f"this plan needs {size(needed)} of memory for the episodes of a round, {size(free)} are free: lower turns, worlds "
+            "or episodes_per_update, or the game's number of agents"
         )
 
 
@@ -79,8 +84,12 @@ def size(count: int) -> str:
 
 def memory_needed(plan: Plan, spec: GameSpec, collectors: Collectors, trainers: Trainers) -> tuple[int, int]:
     """Bytes the learners will hold, and bytes of a round of episodes on its way to them."""
-    moving = _episode_bytes(spec) * plan.round_episodes * (1 + plan.lag)
-    return trainers.memory_bytes(), max(moving, collectors.memory_bytes())
+    return trainers.memory_bytes(), max(_round_bytes(plan, spec), collectors.memory_bytes())
+
+
+def _round_bytes(plan: Plan, spec: GameSpec) -> int:
+    """Bytes of the episodes that are on their way to the learners at once."""
+    return _episode_bytes(spec) * plan.round_episodes * (1 + plan.lag)
 
 
 def _episode_bytes(spec: GameSpec) -> int:

@@ -54,7 +54,7 @@ from remuda.runs.folder import (
 )
 from remuda.runs.frozen import load_frozen
 from remuda.runs.interrupts import StopRequest, stop_on_signals
-from remuda.runs.limits import REMEDY, check_limits, check_networks, memory_needed
+from remuda.runs.limits import REMEDY, check_limits, check_sizes, memory_needed
 from remuda.runs.recorder import ProcessTotals, Recorder
 from remuda.runs.result import summarise, write_result
 from remuda.runs.run import Run
@@ -243,7 +243,7 @@ def _train(job: TrainingJob) -> Run:
         nonlocal uncompiled
         check_writable(folder)
         with suppress(MemoryError, RuntimeError, ValueError):  # then no trial works, and `_build` says what is wrong
-            check_networks(job.plan, spec, parts)
+            check_sizes(job.plan, spec, parts)
             for part in parts:
                 if part.learns:
                     make_learner(part, job.plan, spec, "cpu", (0, 1))
@@ -367,7 +367,7 @@ def _processes(context: EngineContext, loop: Loop) -> dict[str, ProcessTotals]:
 def _build(context: EngineContext) -> tuple[Collectors, Trainers]:
     """The engine, unless it needs more memory than there is."""
     try:
-        check_networks(context.plan, context.spec, context.parts)
+        check_sizes(context.plan, context.spec, context.parts)
         collectors, trainers = find_engine(context.plan.engine).build(context)
     except (MemoryError, RuntimeError, ValueError, OSError) as error:
         if not isinstance(error, MemoryError) and not re.search("memory|too big|too large", str(error)):
