@@ -48,7 +48,7 @@ QUICK = (
 
 
 def pytest_configure() -> None:
-    """Processes that tests start take Ctrl-C, also where the tests run as a shell's background job, which ignores it."""
+    """Processes that tests start take Ctrl-C, also where tests run as a shell's background job, which ignores it."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

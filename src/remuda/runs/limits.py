@@ -47,8 +47,8 @@ def check_sizes(plan: Plan, spec: GameSpec, parts: Sequence[Part]) -> None:
         )
     if (needed := _round_bytes(plan, spec)) > free:
         raise ConfigError(
-            f"this plan needs {size(needed)} of memory for the episodes of a round, {size(free)} are free: lower turns, worlds "
-            "or episodes_per_update, or the game's number of agents"
+            f"this plan needs {size(needed)} of memory for the episodes of a round, {size(free)} are free: lower "
+            "turns, worlds or episodes_per_update, or the game's number of agents"
         )
 
 
