@@ -184,7 +184,7 @@ function revealChosen() {
 }
 
 function herdView(panel) {
-  const id = state.id, stage = new Stage(id, () => [...state.runs.values()].some((run) => run.status === "running")), note = el("p", { class: "note" }, "No film yet. Films are written as training goes on; games without a scene or picture have none.");
+  const id = state.id, stage = new Stage(id, () => [...state.runs.values()].some((run) => run.status === "running")), note = el("p", { class: "note" }, "No film. Evaluations leave films as training goes on; with pictures=false, and in games without a scene or picture, there are none.");
   panel.replaceChildren(note, stage.root);
   state.stage = stage;
   return { needs: ["films"], update: async (ids) => {
