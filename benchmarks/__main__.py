@@ -13,9 +13,9 @@ from benchmarks.results import recorded
 
 NAMES = (
     "worlds", "collecting", "updates", "memory", "engines", "transport", "two_cores", "cage2", "cage2_training",
-    "comparison", "peers", "rivals", "learning", "two_cores_learning", "cage2_learning", "workflows",
-    "workflow_search", "study_cores", "tournament", "sweeps", "ray_actors", "ray_learners", "board", "recall",
-    "speed", "social", "stacking", "batch_sizes", "evaluations", "auto_shipped", "auto_foreign", "exactness",
+    "comparison", "peers", "rivals", "workflows", "workflow_search", "study_cores", "tournament", "sweeps",
+    "ray_actors", "ray_learners", "board", "speed", "social", "stacking", "batch_sizes", "evaluations",
+    "auto_shipped", "auto_foreign", "exactness",
 )  # fmt: skip
 ONLY_BY_NAME = ("soak", "yardsticks", "speed_learning")
 """These take an hour each and run only when named."""

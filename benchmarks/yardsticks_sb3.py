@@ -1,6 +1,6 @@
 """Stable-Baselines3's side of `benchmarks.yardsticks`: trains one seed and prints what it reached, as JSON.
 
-    PYTHON benchmarks/yardsticks_sb3.py GAME SEED TURNS
+    PYTHON benchmarks/yardsticks_sb3.py GAME SEED TURNS TEST_EPISODES
 
 It imports nothing of remuda, so any Python with Stable-Baselines3 runs it. The settings are those of the RL Baselines3
 Zoo, hyperparams/ppo.yml at commit 22e3ff2, which tuned them for these games; only TURNS may be fewer than there.
@@ -19,7 +19,7 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import VecNormalize
 
-TEST_EPISODES, TEST_ENVS = 500, 20
+TEST_ENVS = 20
 ZOO: dict[str, dict[str, Any]] = {
     "CartPole-v1": {
         "n_envs": 8, "n_steps": 32, "batch_size": 256, "gae_lambda": 0.8, "gamma": 0.98, "n_epochs": 20,
@@ -40,7 +40,7 @@ ZOO: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def train(game: str, seed: int, turns: int) -> dict[str, float]:
+def train(game: str, seed: int, turns: int, test_episodes: int) -> dict[str, float]:
     """Train and test one seed; seconds are of training alone."""
     settings = dict(ZOO[game])
     normalised = settings.pop("normalize", False)
@@ -55,10 +55,10 @@ def train(game: str, seed: int, turns: int) -> dict[str, float]:
     if normalised:
         test = VecNormalize(test, training=False, norm_reward=False)
         test.obs_rms = env.obs_rms
-    mean, _ = evaluate_policy(model, test, n_eval_episodes=TEST_EPISODES)
+    mean, _ = evaluate_policy(model, test, n_eval_episodes=test_episodes)
     return {"return": float(mean), "wall_s": wall, "cpu_s": cpu, "turns": model.num_timesteps}
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    print(json.dumps(train(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))))
+    print(json.dumps(train(sys.argv[1], *map(int, sys.argv[2:]))))
