@@ -84,15 +84,17 @@ def _replaced_path(path: Path) -> Path:
     return path.with_name(f".{path.name}.old")
 
 
+def _name_of_replaced(old: Path) -> str:
+    return old.name.removeprefix(".").removesuffix(".old")
+
+
 def recover(folder: Path) -> None:
     """Put back checkpoints that were set aside by a writer that did not live to replace them; writers only."""
     for old in folder.glob(".*.old"):
-        path = folder / old.name.removeprefix(".").removesuffix(".old")
-        if not (old / INDEX).exists():  # another program's file
-            continue
-        if path.exists():
+        path = folder / _name_of_replaced(old)
+        if (path / INDEX).exists():  # its writer may have been killed while it removed the old one
             shutil.rmtree(old, ignore_errors=True)
-        else:
+        elif (old / INDEX).exists() and not path.exists():  # else it is another program's
             old.rename(path)
 
 
@@ -189,7 +191,7 @@ def intact(path: Path, only: str | None = None) -> bool:
 
 def every(folder: Path) -> list[Path]:
     """The checkpoints in a directory, newest first."""
-    names = {path.name.removeprefix(".").removesuffix(".old") for path in folder.glob("*[0-9]*")}
+    names = {path.name for path in folder.glob("[0-9]*")} | {_name_of_replaced(old) for old in folder.glob(".*.old")}
     found = [folder / name for name in names if name.isascii() and name.isdigit()]
     return sorted(found, key=lambda path: (int(path.name), path.name), reverse=True)
 
@@ -201,6 +203,7 @@ def newest(folder: Path) -> Path | None:
 
 def remove(folder: Path) -> None:
     """Delete a checkpoint, its index first so that half of one is never taken for a whole."""
+    folder = where(folder)
     if not folder.is_dir():  # something else has its name
         folder.unlink()
         return
