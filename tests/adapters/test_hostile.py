@@ -104,6 +104,17 @@ def test_what_a_game_does_to_its_process_does_not_lose_the_run(tmp_path: Path, g
     assert remuda.Run(tmp_path / "run").result["episodes"] == 4
 
 
+@pytest.mark.parametrize(("error", "code"), [("print()", 0), ("int('many')", 1)])
+def test_an_error_is_one_also_where_the_output_was_closed(error: str, code: int) -> None:
+    """Only what nobody can be told any more is no error."""
+    program = (
+        f"import sys, remuda.cli.main as own\ndef app(**_):\n    sys.stdout.close()\n    {error}\n"
+        "own.app = app\nown.main()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
+    assert done.returncode == code
+
+
 def test_observations_that_no_machine_can_hold_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="observes 1,000,000,000,000 numbers, more than"):
         remuda.train(f"{GAMES}:Endless", out=tmp_path / "run", **PLAN)
