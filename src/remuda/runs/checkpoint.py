@@ -21,6 +21,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from remuda.core.errors import CheckpointError, StorageError, first_line
+from remuda.core.json_text import is_shallow
 from remuda.engines.interfaces import LostRounds, StateSlices
 from remuda.runs.storage import storage_reason
 
@@ -111,7 +112,7 @@ def read_index(path: Path) -> dict[str, Any]:
     try:
         with _open(where(path) / INDEX) as file:
             index = json.loads(file.read(MAX_INDEX_BYTES).decode("utf-8"), parse_int=_whole)
-        if not _is_shallow(index, DEEPEST):
+        if not is_shallow(index, DEEPEST):
             raise ValueError("too deep")
     except FileNotFoundError:
         raise CheckpointError(f"{path} is not a checkpoint: it has no {INDEX}") from None
@@ -131,14 +132,6 @@ def _whole(text: str) -> int:
     if not -(2**63) <= number < 2**63:
         raise ValueError(f"{text[:30]} is too large")
     return number
-
-
-def _is_shallow(value: Any, levels: int) -> bool:
-    """Whether nothing lies deeper than so many levels."""
-    if not isinstance(value, dict | list):
-        return True
-    own = value.values() if isinstance(value, dict) else value
-    return levels > 0 and all(_is_shallow(item, levels - 1) for item in own)
 
 
 def read(path: Path, name: str) -> dict[str, NDArray[Any]]:
