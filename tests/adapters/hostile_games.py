@@ -173,6 +173,19 @@ class SetsTorch(Plain):
         return super().step(action)
 
 
+class OfTheDefaultType(torch.nn.Module):
+    """A body that makes a tensor of torch's default type in each pass."""
+
+    def __init__(self, obs_shape: tuple[int, ...], frames: int, width: int) -> None:
+        super().__init__()
+        self.layers = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.LazyLinear(width))
+
+    def forward(self, frames: torch.Tensor) -> torch.Tensor:
+        """One layer."""
+        features: torch.Tensor = self.layers(frames + torch.zeros(frames.shape))
+        return features
+
+
 class FreezesTime(Plain):
     """Replaces the clocks of its process, as packages that freeze time for tests do."""
 

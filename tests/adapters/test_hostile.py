@@ -83,6 +83,17 @@ def test_what_a_game_does_to_torch_changes_nothing(tmp_path: Path, learner: str)
     assert torch.is_grad_enabled()
 
 
+def test_nor_does_it_where_agents_act_one_after_another(tmp_path: Path) -> None:
+    """The second agent chooses after the first one's environment has stepped, in the same turn."""
+    plan = {**PLAN, "learner": "ppo", "turns": 5, "agents": 2, "parallel_actions": False, "deterministic": True}
+    plain, changed = (
+        remuda.train(f"{GAMES}:{name}", out=tmp_path / name, body=f"{GAMES}:OfTheDefaultType", **plan).result
+        for name in ("Plain", "SetsTorch")
+    )
+    assert changed["failures"] == plain["failures"]
+    assert changed["weights_sha256"] == plain["weights_sha256"]
+
+
 @pytest.mark.parametrize("game", ["FreezesTime", "ClosesStreams"])
 def test_what_a_game_does_to_its_process_does_not_lose_the_run(tmp_path: Path, game: str) -> None:
     words = [f"{name}={value}" for name, value in PLAN.items() if name != "quiet"]
@@ -91,6 +102,17 @@ def test_what_a_game_does_to_its_process_does_not_lose_the_run(tmp_path: Path, g
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert remuda.Run(tmp_path / "run").result["episodes"] == 4
+
+
+@pytest.mark.parametrize(("error", "code"), [("print()", 0), ("int('many')", 1)])
+def test_an_error_is_one_also_where_the_output_was_closed(error: str, code: int) -> None:
+    """Only what nobody can be told any more is no error."""
+    program = (
+        f"import sys, remuda.cli.main as own\ndef app(**_):\n    sys.stdout.close()\n    {error}\n"
+        "own.app = app\nown.main()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
+    assert done.returncode == code
 
 
 def test_observations_that_no_machine_can_hold_are_refused(tmp_path: Path) -> None:

@@ -12,11 +12,15 @@ if TYPE_CHECKING:
 PATIENCE_MS = 180_000
 HOSTILE = '<img src=x onerror="window.hacked=1">'
 COUNT_PICTURES = """
-    window.pictures = []; // when the pictures of films were drawn; what is drawn together is one
+    window.pictures = []; // when the pictures of films were drawn; what one step of the page's program draws is one
+    let drawing = false;
     const fill = CanvasRenderingContext2D.prototype.fillRect;
     CanvasRenderingContext2D.prototype.fillRect = function (...box) {
-        const now = performance.now();
-        if (this.canvas.id.startsWith("film-") && !(now - pictures.at(-1) < 20)) pictures.push(now);
+        if (this.canvas.id.startsWith("film-") && !drawing) {
+            pictures.push(performance.now());
+            drawing = true;
+            queueMicrotask(() => { drawing = false; });
+        }
         return fill.apply(this, box);
     };
 """

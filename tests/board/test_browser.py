@@ -18,9 +18,10 @@ from urllib.parse import urlsplit
 
 import psutil
 import pytest
-from browsing import COUNT_PICTURES, HOSTILE, mean_line, wait_until
+from browsing import COUNT_PICTURES, HOSTILE, PATIENCE_MS, mean_line, wait_until
 from playwright.sync_api import Page, expect
 
+import proc
 import remuda
 from remuda.board.server import Board, BoardServer
 
@@ -99,11 +100,10 @@ def test_a_fast_film_has_few_pictures_while_something_trains(page: Page, address
     expect(page.locator("#turn")).to_contain_text("of 20")
     page.locator("#speed").select_option("32")
     page.wait_for_timeout(500)
-    before, turn = page.evaluate("pictures.length"), page.locator("#turn").inner_text()
-    page.wait_for_timeout(5000)
-    assert (
-        1 <= page.evaluate("pictures.length") - before <= 5 * 4 + 2
-    )  # at 32 turns a second there would be 20 in a film
+    began, turn = page.evaluate("performance.now()"), page.locator("#turn").inner_text()
+    wait_until(page, "began => performance.now() > began + 5000", began)
+    drawn = page.evaluate("began => pictures.filter(when => began < when && when < began + 5000).length", began)
+    assert 1 <= drawn <= 5 * 4 + 2  # at 32 turns a second there would be 20 in a film
     expect(page.locator("#turn")).not_to_have_text(turn)
 
 
@@ -336,9 +336,9 @@ def test_train_with_board_opens_the_page_with_the_run(page: Page, tmp_path: Path
         listening = [own.laddr for own in psutil.net_connections("inet") if own.status == psutil.CONN_LISTEN]
         assert [address for address, own in listening if own == port] == ["127.0.0.1"]
         rows = tmp_path / "runs" / "own" / "metrics.csv"
-        while not rows.exists():  # a run that has not begun yet ends at once, without saving
-            assert process.poll() is None
-            time.sleep(0.1)
+        # A run that has not begun yet ends at once, without saving.
+        proc.wait(lambda: rows.exists() or process.poll() is not None, PATIENCE_MS / 1000)
+        assert process.poll() is None
     finally:
         process.terminate()
         assert process.wait(120) == 128 + signal.SIGTERM

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -19,9 +20,10 @@ def processes_always_pay(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def always_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Every run counts as long, and rates are kept in a folder of the test, which is returned."""
+    """Every run counts as long and cheap to try, and rates are kept in a folder of the test, which is returned."""
     monkeypatch.setattr(choose, "PROCESSES_PAY_S", 0.0)
     monkeypatch.setattr(choose, "MEASURING_PAYS_S", 0.0)
+    monkeypatch.setattr(choose, "COSTLY_S", math.inf)  # on a busy machine making 64 worlds may seem to take seconds
     monkeypatch.setattr(choose, "FEW_ROUNDS", 0)
     monkeypatch.setattr(rates, "cache_base", lambda: tmp_path)
     return tmp_path / rates.FOLDER

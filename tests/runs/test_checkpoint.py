@@ -450,7 +450,7 @@ def test_removing_what_lies_where_a_checkpoint_was(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("name", ["000000003.bak", "9abc", "0notes"])
+@pytest.mark.parametrize("name", ["000000003.bak", "000000003.old", "9abc", "0notes"])
 def test_what_a_user_puts_beside_checkpoints_is_neither_counted_nor_removed(
     train: Any, tmp_path: Path, name: str
 ) -> None:
@@ -465,6 +465,17 @@ def test_what_a_user_puts_beside_checkpoints_is_neither_counted_nor_removed(
     assert [path.name for path in again.checkpoints()] == ["000000015", NEWEST]
     assert checkpoint.intact(copy)
     assert other.read_text() == "of an editor"
+
+
+@pytest.mark.parametrize("beside", ["000000003", "000000001"])
+def test_half_of_a_checkpoint_that_was_replaced_ends_no_run(train: Any, beside: str) -> None:
+    """Its writer was killed while it removed the old one, which has no index any more."""
+    run = train(keep_checkpoints=2, callback=lambda rows: rows[0]["round"] < 1)
+    half = run.path / "checkpoints" / f".{beside}.old"
+    half.mkdir()
+    (half / "learner.safetensors").write_bytes(b"half")
+    assert remuda.resume(run.path, quiet=True).checkpoints()[0].name == NEWEST
+    assert not half.exists()
 
 
 def test_checkpoints_of_more_than_a_billion_episodes_are_in_order(tmp_path: Path) -> None:

@@ -88,6 +88,7 @@ def test_a_damaged_file_of_peaks_is_written_anew(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_cache_that_takes_no_file_costs_nothing_else(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(utilisation, "cache_base", lambda: tmp_path / "gone")
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(utilisation, "cache_base", lambda: tmp_path / "file")
     monkeypatch.setattr(utilisation, "_measure_peak", lambda: 3.0)
     assert utilisation.peak_flops() == 3.0

@@ -16,6 +16,7 @@ import yaml
 
 from remuda.board import files
 from remuda.board.locks import lock_holders
+from remuda.core.json_text import is_shallow
 
 MAX_DEPTH = 6
 MAX_RUNS = 5000
@@ -178,18 +179,12 @@ def last_rows(root: Path, name: str, file: str, max_bytes: int = TAIL_BYTES) -> 
 
 
 def read_json(root: Path, name: str, file: str, max_bytes: int = 1 << 22) -> dict[str, Any]:
-    """The mapping in a JSON file; empty where there is none."""
+    """The mapping in a JSON file; empty where there is none, or where it is nested so deep that it cannot be sent."""
     try:
         content = json.loads(files.read(root, name, file, max_bytes) or b"{}")
     except (ValueError, RecursionError):
         return {}
-    return content if isinstance(content, dict) and _is_shallow(content) else {}
-
-
-def _is_shallow(value: Any, levels: int = MAX_LEVELS) -> bool:
-    """Whether values are nested so little that they can be sent."""
-    children = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return levels > 0 and all(_is_shallow(child, levels - 1) for child in children)
+    return content if isinstance(content, dict) and is_shallow(content, MAX_LEVELS) else {}
 
 
 def read_yaml(root: Path, name: str, file: str) -> dict[str, Any]:

@@ -26,8 +26,8 @@ def stop(root: Path, name: str) -> str:
 
 def _has_open(process: int, path: Path) -> bool:
     """Whether a process has a file open: the table of locks knows inodes, and two disks may have the same ones."""
-    wanted = path.lstat()
-    with suppress(OSError):  # the process has ended, or is somebody else's
+    with suppress(OSError):  # the run or the process has ended, or the process is somebody else's
+        wanted = path.lstat()
         for descriptor in Path(f"/proc/{process}/fd").iterdir():
             with suppress(OSError):  # closed meanwhile
                 if os.path.samestat(descriptor.stat(), wanted):

@@ -103,8 +103,9 @@ def main() -> None:
         if error.errno not in (errno.EIO, errno.EPIPE):
             raise
         code = 0  # nobody reads our output any more; everything else is done
-    except ValueError:
-        if not (sys.stdout.closed or sys.stderr.closed):
+    except ValueError as error:
+        closed = any(stream is not None and stream.closed for stream in (sys.stdout, sys.stderr))
+        if not closed or "closed file" not in str(error):
             raise
         code = 0  # a game has closed our output
     sys.exit(code or 0)

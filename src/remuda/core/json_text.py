@@ -1,4 +1,4 @@
-"""Values as JSON that every reader takes."""
+"""Values as JSON that every reader takes, and how deep they are."""
 
 from __future__ import annotations
 
@@ -18,3 +18,11 @@ def to_json(value: Any, indent: int | None = None) -> str:
         return None if isinstance(item, float) and not math.isfinite(item) else item
 
     return json.dumps(plain(value), indent=indent, allow_nan=False)
+
+
+def is_shallow(value: Any, levels: int) -> bool:
+    """Whether no list or mapping lies deeper than so many levels."""
+    if not isinstance(value, dict | list):
+        return True
+    children = value.values() if isinstance(value, dict) else value
+    return levels > 0 and all(is_shallow(child, levels - 1) for child in children)

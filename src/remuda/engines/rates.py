@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
 from remuda.core import session
+from remuda.core.cached_files import write_cached
 from remuda.core.capabilities import portable_only
 from remuda.core.code_versions import hash_code, version_of
 from remuda.core.kernels import cache_base, sources_hash
@@ -71,11 +70,7 @@ def write_rates(subject: Subject, rates: Rates) -> None:
     """Keep it; where nothing can be written, the next run measures again."""
     path = _path(subject)
     if path is not None:
-        with suppress(OSError):
-            path.parent.mkdir(exist_ok=True)
-            part = path.with_suffix(f".{os.getpid()}")
-            part.write_text(rates.model_dump_json(), encoding="utf-8")
-            part.replace(path)
+        write_cached(path, rates.model_dump_json())
 
 
 def _path(subject: Subject) -> Path | None:

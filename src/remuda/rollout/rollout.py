@@ -228,6 +228,7 @@ class Rollout:
             exploration=None if binding.sampled else self.task.exploration,
             memory=self._memory_of(binding, fragment, turn, first, last),
         )
+        restore_torch()  # the game may have changed its settings earlier in this turn
         with span("infer"):
             output: PolicyOutput = policy.act(inputs, first - binding.first, last - binding.first)
         fragment.actions[turn, :, first:last] = output.actions

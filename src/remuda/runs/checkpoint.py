@@ -21,6 +21,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from remuda.core.errors import CheckpointError, StorageError, first_line
+from remuda.core.json_text import is_shallow
 from remuda.engines.interfaces import LostRounds, StateSlices
 from remuda.runs.storage import storage_reason
 
@@ -84,15 +85,17 @@ def _replaced_path(path: Path) -> Path:
     return path.with_name(f".{path.name}.old")
 
 
+def _name_of_replaced(old: Path) -> str:
+    return old.name.removeprefix(".").removesuffix(".old")
+
+
 def recover(folder: Path) -> None:
     """Put back checkpoints that were set aside by a writer that did not live to replace them; writers only."""
     for old in folder.glob(".*.old"):
-        path = folder / old.name.removeprefix(".").removesuffix(".old")
-        if not (old / INDEX).exists():  # another program's file
-            continue
-        if path.exists():
+        path = folder / _name_of_replaced(old)
+        if (path / INDEX).exists():  # its writer may have been killed while it removed the old one
             shutil.rmtree(old, ignore_errors=True)
-        else:
+        elif (old / INDEX).exists() and not path.exists():  # else it is another program's
             old.rename(path)
 
 
@@ -109,7 +112,7 @@ def read_index(path: Path) -> dict[str, Any]:
     try:
         with _open(where(path) / INDEX) as file:
             index = json.loads(file.read(MAX_INDEX_BYTES).decode("utf-8"), parse_int=_whole)
-        if not _is_shallow(index, DEEPEST):
+        if not is_shallow(index, DEEPEST):
             raise ValueError("too deep")
     except FileNotFoundError:
         raise CheckpointError(f"{path} is not a checkpoint: it has no {INDEX}") from None
@@ -129,14 +132,6 @@ def _whole(text: str) -> int:
     if not -(2**63) <= number < 2**63:
         raise ValueError(f"{text[:30]} is too large")
     return number
-
-
-def _is_shallow(value: Any, levels: int) -> bool:
-    """Whether nothing lies deeper than so many levels."""
-    if not isinstance(value, dict | list):
-        return True
-    own = value.values() if isinstance(value, dict) else value
-    return levels > 0 and all(_is_shallow(item, levels - 1) for item in own)
 
 
 def read(path: Path, name: str) -> dict[str, NDArray[Any]]:
@@ -189,7 +184,7 @@ def intact(path: Path, only: str | None = None) -> bool:
 
 def every(folder: Path) -> list[Path]:
     """The checkpoints in a directory, newest first."""
-    names = {path.name.removeprefix(".").removesuffix(".old") for path in folder.glob("*[0-9]*")}
+    names = {path.name for path in folder.glob("[0-9]*")} | {_name_of_replaced(old) for old in folder.glob(".*.old")}
     found = [folder / name for name in names if name.isascii() and name.isdigit()]
     return sorted(found, key=lambda path: (int(path.name), path.name), reverse=True)
 
@@ -201,6 +196,7 @@ def newest(folder: Path) -> Path | None:
 
 def remove(folder: Path) -> None:
     """Delete a checkpoint, its index first so that half of one is never taken for a whole."""
+    folder = where(folder)
     if not folder.is_dir():  # something else has its name
         folder.unlink()
         return

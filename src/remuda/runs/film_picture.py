@@ -281,9 +281,7 @@ def _agent_sprite(number: int, colour: str, facing: int | None, size: int, ring:
     big = size * OVERSAMPLE
     image = Image.new("RGBA", (big, big))
     pen = ImageDraw.Draw(image)
-    inset = big * (
-        0.06 if facing is None else 0.14
-    )  # a smaller disc leaves room for a nose that is seen in small cells
+    inset = big * (0.06 if facing is None else 0.14)  # room for a nose that is seen in small cells
     if facing in FACINGS:
         x, y = FACINGS[facing]
         middle, tip, side = big / 2, big * 0.5, big * 0.3

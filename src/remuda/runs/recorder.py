@@ -212,7 +212,7 @@ class Recorder:
                     rows[part.herd_first + i][name] = float(value)
         system = self._system_row(loop, update.version)
         self._newest = lambda: loop.trainers.rows() if update.rows is None else update.rows
-        self._tell(lambda callback, training: callback.learned(training, *_theirs(callback, rows, system)))
+        self._tell(lambda callback, training: callback.learned(training, *_rows_for(callback, rows, system)))
 
     def _tell(self, tell: Callable[[Callback, Training], bool | None]) -> None:
         assert self.training is not None, "start() first"
@@ -296,7 +296,7 @@ class Recorder:
             "total_return_se": _number(standard_error(total)),
         }
         scores = self.evaluation
-        self._tell(lambda callback, training: callback.evaluated(training, *_theirs(callback, rows, scores)))
+        self._tell(lambda callback, training: callback.evaluated(training, *_rows_for(callback, rows, scores)))
         if np.isfinite(total.mean()) and (self.best is None or total.mean() > self.best):
             self.best = float(total.mean())
             index = {"version": acting.version, "total_return": self.best}
@@ -377,7 +377,7 @@ class Recorder:
             self.end(None)
 
 
-def _theirs(callback: Callback, rows: Sequence[Row], row: Row) -> tuple[Sequence[Row], Row]:
+def _rows_for(callback: Callback, rows: Sequence[Row], row: Row) -> tuple[Sequence[Row], Row]:
     """The rows for a callback; a user's gets copies, which it may change."""
     return (rows, row) if callback.is_internal else ([own.copy() for own in rows], deepcopy(row))
 

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
+from remuda.core.cached_files import write_cached
 from remuda.core.game import GameSpec
 from remuda.core.kernels import cache_base
 from remuda.core.learner import DenseFlops
@@ -37,7 +36,7 @@ def peak_flops() -> float:
     if name not in known:
         known[name] = _measure_peak()
         if path is not None:
-            _write_peaks(path, known)
+            write_cached(path, json.dumps(known))
     return known[name]
 
 
@@ -49,14 +48,6 @@ def _read_peaks(path: Path) -> dict[str, float]:
         return {}
     items = found.items() if isinstance(found, dict) else ()
     return {name: own for name, own in items if isinstance(own, float) and 0 < own < math.inf}
-
-
-def _write_peaks(path: Path, known: dict[str, float]) -> None:
-    """Keep it; on a full disk the next run measures again."""
-    draft = path.with_suffix(f".{os.getpid()}")
-    with suppress(OSError):
-        draft.write_text(json.dumps(known), encoding="utf-8")
-        draft.replace(path)
 
 
 def _measure_peak() -> float:

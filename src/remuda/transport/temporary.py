@@ -25,7 +25,7 @@ def end(process):
         signal.pidfd_send_signal(process, signal.SIGKILL)
 
 def users_of_the_folder():
-    for name in filter(str.isdigit, os.listdir("/proc")):
+    for name in filter(str.isdigit, os.listdir("/proc") if os.path.isdir("/proc") else ()):
         with suppress(OSError):
             process = os.pidfd_open(int(name))
             with open(f"/proc/{name}/cmdline", "rb") as file:
@@ -60,11 +60,15 @@ class TemporaryFolder:
 
     def __init__(self, prefix: str, place: str | None = None) -> None:
         self.path = Path(tempfile.mkdtemp(prefix=prefix, dir=place))
-        self._cleanup = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", CLEANUP_PROGRAM, str(self.path)],
-            stdin=subprocess.PIPE,
-            start_new_session=True,  # a signal to our process group must not end it before its work
-        )
+        try:
+            self._cleanup = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-c", CLEANUP_PROGRAM, str(self.path)],
+                stdin=subprocess.PIPE,
+                start_new_session=True,  # a signal to our process group must not end it before its work
+            )
+        except OSError:
+            self.path.rmdir()
+            raise
 
     def kill_with_us(self, processes: Iterable[int]) -> None:
         """These end, too, if this process is killed."""

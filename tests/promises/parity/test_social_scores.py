@@ -80,12 +80,11 @@ def rejected(values: dict[str, float]) -> list[str]:
     return [name for name, _ in ordered]
 
 
-def compared(**broken: Any) -> dict[str, float]:
-    """The probability of every row; `broken` are options that replace the recorded ones, of one game each."""
+def compared() -> dict[str, float]:
+    """The probability of every row."""
     values = {}
     for row in recorded():
-        options = {**row.options, **broken.get(row.game, {})}
-        ours = returns(row.game, row.policy, json.dumps(options))
+        ours = returns(row.game, row.policy, json.dumps(row.options))
         values[row.name] = probability(ours, row)
         found = f"{ours.mean():.1f} ± {ours.std(ddof=1) / math.sqrt(len(ours)):.1f}"
         print(f"{row.name}: {found}, recorded {row.mean} ± {row.error}, p={values[row.name]:.3g}")
@@ -99,15 +98,15 @@ def test_no_return_differs_from_the_recorded_one() -> None:
 @pytest.mark.parametrize(
     ("broken", "noticed"),
     [
-        ({"coins": {"penalty": 1.0}}, "coins socialjax random"),
-        ({"coins": {"coins": 0.0004}}, "coins socialjax own colour"),
-        ({"harvest": {"growth": [0.0, 0.001, 0.005, 0.035]}}, "harvest socialjax 4 neighbours"),
-        ({"cleanup": {"growth": 0.06}}, "cleanup socialjax 2 cleaners"),
+        ({"penalty": 1.0}, "coins socialjax random"),
+        ({"coins": 0.0004}, "coins socialjax own colour"),
+        ({"growth": [0.0, 0.001, 0.005, 0.035]}, "harvest socialjax 4 neighbours"),
+        ({"growth": 0.06}, "cleanup socialjax 2 cleaners"),
     ],
 )
 def test_a_broken_rule_is_rejected(broken: dict[str, Any], noticed: str) -> None:
     """Only what the broken rule is noticed by is played again; the other rows are as they were."""
     values = compared()
     row = next(row for row in recorded() if row.name == noticed)
-    values[noticed] = probability(returns(row.game, row.policy, json.dumps({**row.options, **broken[row.game]})), row)
+    values[noticed] = probability(returns(row.game, row.policy, json.dumps({**row.options, **broken})), row)
     assert noticed in rejected(values)

@@ -234,20 +234,35 @@ export class Stage {
   // Observers tell size and sight: asking for them at each turn makes the browser lay out the page twice more.
   look() {
     const sizes = new ResizeObserver((entries) => {
-      for (const { target, contentRect } of entries) {
-        const side = this.sideOf(target), room = { wide: Math.max(120, contentRect.width), high: this.heightOf(side) };
-        if (side.room?.wide !== room.wide || side.room.high !== room.high) { side.room = room; side.film?.forget(); }
-      }
-      this.show(this.index);
+      if (this.isGone(sizes, sights)) return;
+      for (const { target, contentRect } of entries) this.sideOf(target).wide = Math.max(120, contentRect.width);
+      this.fit();
     });
     const sights = new IntersectionObserver((entries) => {
       for (const { target, isIntersecting } of entries) this.sideOf(target).isSeen = isIntersecting;
-      if (this.root.isConnected) { this.show(this.index); this.schedule(); return; }
-      for (const end of [sizes, sights]) end.disconnect(); // another tab is shown
-      this.gone.abort();
-      clearTimeout(this.timer);
+      if (this.isGone(sizes, sights)) return;
+      this.show(this.index);
+      this.schedule();
     });
     for (const { root } of this.sides) for (const observer of [sizes, sights]) observer.observe(root);
+    addEventListener("resize", () => this.fit(), { signal: this.gone.signal }); // a window that is only less high changes no figure's size
+  }
+
+  // Whether another tab is shown; then nobody looks any more.
+  isGone(...observers) {
+    if (this.root.isConnected) return false;
+    for (const observer of observers) observer.disconnect();
+    this.gone.abort();
+    clearTimeout(this.timer);
+    return true;
+  }
+
+  fit() {
+    for (const side of this.sides) {
+      const room = { wide: side.wide, high: this.heightOf(side) };
+      if (side.wide && (side.room?.wide !== room.wide || side.room.high !== room.high)) { side.room = room; side.film?.forget(); }
+    }
+    this.show(this.index);
   }
 
   // What is left of the window below the controls; where that is little, as on a phone, a part of the window.
@@ -281,7 +296,7 @@ export class Stage {
     const choose = el("select", { "aria-label": `version shown ${name}`, id: `version-${name}`, onchange: () => this.load(side, choose.value) });
     const scores = el("ul", { class: "scores", "aria-label": `return so far, ${name}` });
     const lines = el("div", { class: "soft mono" });
-    const side = { name, canvas, choose, scores, lines, film: null, room: null, isSeen: false, root: el("figure", { class: "card" }, el("figcaption", { class: "bar" }, el("b", {}, name), choose), scores, canvas, lines) };
+    const side = { name, canvas, choose, scores, lines, film: null, wide: 0, room: null, isSeen: false, root: el("figure", { class: "card" }, el("figcaption", { class: "bar" }, el("b", {}, name), choose), scores, canvas, lines) };
     return side;
   }
 
