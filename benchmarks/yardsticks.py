@@ -49,8 +49,8 @@ GAMES: dict[str, Yardstick] = {
         "entropy": 0.0, "lr": "0.001:0",
     }),
     "Pendulum-v1": Yardstick(100_000, {
-        "worlds": 8, "total_episodes": 500, "passes": 10, "minibatches": 16, "gamma": 0.9, "gae_lambda": 0.95,
-        "entropy": 0.0, "lr": "0.001:0.0001",
+        "worlds": 20, "total_episodes": 500, "passes": 10, "minibatch_size": 64, "gamma": 0.9, "gae_lambda": 0.95,
+        "entropy": 0.0, "lr": "0.001:0.0001", "activation": "relu",
     }),
     "Acrobot-v1": Yardstick(200_000, {
         "worlds": 16, "total_episodes": 1600, "passes": 4, "minibatches": 32, "gamma": 0.99, "gae_lambda": 0.94,
