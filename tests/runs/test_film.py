@@ -26,7 +26,7 @@ from remuda.runs.callbacks.pictures import FILMS, MAX_FILMS, films, thin
 from remuda.runs.curve import smoothed
 from remuda.runs.film import film_of_run, trained_bindings
 from remuda.runs.film_data import Film, PictureLimits, PlayedTurn, film_of, kinds_seen, read_film
-from remuda.runs.film_picture import draw_film
+from remuda.runs.film_picture import draw_film, write_film
 from remuda.runs.film_terminal import play_in_terminal
 
 GYM: dict[str, Any] = {
@@ -175,6 +175,31 @@ def test_films_are_written_in_the_format_of_the_name(run: remuda.Run, tmp_path: 
             assert film.width < 400
     else:
         assert start[4:8] == b"ftyp" if name == "film.mp4" else start.startswith(b"\x1aE\xdf\xa3")
+
+
+def test_a_gif_keeps_the_colours_that_mean_something(tmp_path: Path) -> None:
+    """A violet frame and a beam, each in one turn, from which no palette is made, among many other colours."""
+    dice = np.random.default_rng(0)
+    kinds = [[f"k{i}", "#{:02x}{:02x}{:02x}".format(*dice.integers(0, 256, 3)), "cell"] for i in range(30)]
+    kinds.append(["violet", "#9678c8", "frame"])
+    common: dict[str, Any] = {"game": "g", "agents": ["a"], "colours": ["#3b7dd8"], "kinds": kinds}
+    looks = [[i, i, i, "", []] for i in range(30)]
+    network = {**common, "size": [], "columns": ["c"], "boxes": [[f"b{i}", 0] for i in range(30)]}
+    grid = {**common, "size": [20, 20]}
+    still = {"scores": [0.0], "cells": [], "agents": [], "boxes": []}
+    turns = [{"turn": i, **still} for i in range(20)]
+    turns[0].update(boxes=looks, cells=[[i, i % 30] for i in range(400)])
+    turns[7].update(boxes=[[0, 0, 30, "", []]], beams=[[0, 1, "#fae65a"]])
+    turns[8].update(boxes=[looks[0]])
+    for header, place in ((network, (14 + 20, 40 + 25)), (grid, (14 + 30, 40 + 10))):
+        film = Film(header, turns)
+        write_film(film, tmp_path / "film.gif", 400, 8)
+        wanted = list(draw_film(film, 400))[7].getpixel(place)
+        with Image.open(tmp_path / "film.gif") as written:
+            written.seek(7)
+            shown = written.convert("RGB").getpixel(place)
+        assert header is grid or wanted == (150, 120, 200)
+        assert np.abs(np.subtract(shown, wanted)).max() <= 8
 
 
 def test_other_formats_and_a_missing_encoder_are_refused(

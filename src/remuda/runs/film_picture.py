@@ -18,7 +18,7 @@ from remuda.runs.film_data import Film, kinds_seen
 
 SUFFIXES = (".gif", ".mp4", ".webm")
 INK, SOFT, PAPER, LINE = "#1d2733", "#5b6775", "#fbfbf9", "#d4d9df"
-PANEL, MARGIN, HEAD, ROW, LINE_HEIGHT = 190, 14, 40, 20, 18
+PANEL, MARGIN, HEAD, ROW, LEGEND_ROW, LINE_HEIGHT = 190, 14, 40, 20, 18, 18
 BOX, GAP = (156, 44), 8
 MAX_AGENTS = 12
 """Agents on the score board; the rest are summed up."""
@@ -48,12 +48,35 @@ def write_film(film: Film, target: Path, size: int, speed: float) -> None:
 
 
 def _palette(film: Film, size: int) -> Image.Image:
-    """Colours for all pictures: with one palette a GIF stores only what changes, a third of the bytes."""
+    """Colours for all pictures: with one palette a GIF stores only what changes, a third of the bytes.
+
+    Those with a meaning are in it as they are: quantizing makes a thin violet frame grey.
+    """
     some = list(draw_film(film, size, max(1, len(film.turns) // PALETTE_TURNS)))
     sheet = Image.new("RGB", (some[0].width, some[0].height * len(some)))
     for i, image in enumerate(some):
         sheet.paste(image, (0, i * image.height))
-    return sheet.quantize(COLOURS)
+    found = sheet.quantize(COLOURS)
+    exact = _named_colours(film)[: 256 - COLOURS]
+    found.putpalette([part for colour in exact for part in colour] + (found.getpalette() or [])[: 3 * COLOURS])
+    return found
+
+
+def _named_colours(film: Film) -> list[tuple[int, ...]]:
+    """Of ink and paper, kinds, beams on every ground, and the agents on the score board."""
+    header = film.header
+    kinds = [(ImageColor.getrgb(colour), shape) for _, colour, shape in header.get("kinds", ())]
+    grounds = [colour for colour, shape in kinds if shape == CELL]
+    beams = [ImageColor.getrgb(name) for name in {beam[2]: 0 for turn in film.turns for beam in turn.get("beams", ())}]
+    lit = [_mixed(ground, beam) for beam in beams for ground in grounds]
+    others = map(ImageColor.getrgb, (INK, PAPER, "#ffffff", *header["colours"][:MAX_AGENTS]))
+    return list(dict.fromkeys([*others, *(colour for colour, _ in kinds), *lit]))
+
+
+def _mixed(ground: tuple[int, ...], beam: tuple[int, ...]) -> tuple[int, ...]:
+    """The colour of a ground under a beam."""
+    share = BEAM_ALPHA / 255
+    return tuple(round(below + (above - below) * share) for below, above in zip(ground, beam, strict=True))
 
 
 def _write_video(images: Iterator[Image.Image], target: Path, speed: float) -> None:
@@ -81,9 +104,8 @@ def draw_film(film: Film, size: int, every: int = 1) -> Iterator[Image.Image]:
     """The pictures of a film, one per turn or of every so many turns one, all of the same size."""
     field = _field(film, size)
     legend = kinds_seen(film)
-    rows = [*_score_rows(film), *legend]
     lines = LINE_HEIGHT * max((len(turn.get("lines", ())) for turn in film.turns), default=0)
-    height = HEAD + max(field.height, ROW * (len(rows) + 3)) + MARGIN + lines
+    height = HEAD + max(field.height, _panel_height(film, legend)) + MARGIN + lines
     width = field.width + PANEL + 3 * MARGIN
     for number, turn in enumerate(film.turns):
         field.follow(turn)
@@ -115,6 +137,11 @@ def _score_rows(film: Film) -> list[str]:
     return list(film.header["agents"][:MAX_AGENTS])
 
 
+def _panel_height(film: Film, legend: Sequence[Sequence[str]]) -> int:
+    herd = ROW + 8 if len(film.header["agents"]) > 1 else 0
+    return ROW * len(_score_rows(film)) + herd + LEGEND_ROW * len(legend)
+
+
 def _panel(
     pen: ImageDraw.ImageDraw, film: Film, turn: dict[str, Any], left: int, legend: Sequence[Sequence[str]]
 ) -> None:
@@ -139,7 +166,7 @@ def _panel(
         image = _sprite(shape, colour, 14)
         pen._image.paste(image, (left, y + 2), image)
         pen.text((left + 22, y + 1), _cut(pen, name, PANEL - 22), SOFT, _font(11))
-        y += ROW - 2
+        y += LEGEND_ROW
 
 
 class _GridField:
