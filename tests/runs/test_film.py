@@ -21,6 +21,7 @@ from rich.console import Console
 import remuda
 from remuda.core.errors import ConfigError, GameError, RunError
 from remuda.core.game import Game, make_game
+from remuda.core.scene import agent_colour
 from remuda.games.registry import SHIPPED, find_game
 from remuda.runs.callbacks.pictures import FILMS, MAX_FILMS, films, thin
 from remuda.runs.curve import smoothed
@@ -236,6 +237,17 @@ def test_a_foreign_environment_is_made_with_pictures(tmp_path: Path) -> None:
     assert max(film.header["size"]) == 60
     assert film.header["agents"] == ["agent"]
     assert remuda.watch(run, tmp_path / "film.gif").is_file()
+
+
+def test_environments_side_by_side_have_frames_in_the_colours_of_their_agents() -> None:
+    game = make_game(find_game("gymnasium:CartPole-v1"), {"agents": 2, "render_mode": "rgb_array"}, [0])
+    game.reset(np.array([0]), np.array([7], np.uint64))
+    picture = game.render(0)
+    width = picture.shape[1] // 2
+    for agent in (0, 1):
+        colour = ImageColor.getrgb(agent_colour(agent))
+        assert (picture[:, [agent * width, (agent + 1) * width - 1]] == colour).all()
+        assert not (picture[20:-20, agent * width + 20 : (agent + 1) * width - 20] == colour).all(-1).any()
 
 
 @pytest.mark.promise

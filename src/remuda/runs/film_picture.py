@@ -23,6 +23,7 @@ BOX, GAP = (156, 44), 8
 MAX_AGENTS = 12
 """Agents on the score board; the rest are summed up."""
 COLOURS = 160
+MOST_STRETCHED = 1.25
 BEAM_ALPHA = 165
 PALETTE_TURNS = 6
 OVERSAMPLE = 4
@@ -174,7 +175,9 @@ class _GridField:
 
     def __init__(self, film: Film, size: int) -> None:
         self.rows, self.cols = film.header["size"]
-        self.cell = max(6, size // max(self.rows, self.cols))
+        # Long fields are a little longer than square ones, or their agents' numbers could not be read.
+        fitting = min(size / (self.rows * self.cols) ** 0.5, MOST_STRETCHED * size / max(self.rows, self.cols))
+        self.cell = max(6, int(fitting))
         self.width, self.height = self.cols * self.cell, self.rows * self.cell
         self.kinds, self.colours = film.header["kinds"], film.header["colours"]
         self.cells = np.zeros(self.rows * self.cols, np.int64)
@@ -200,9 +203,13 @@ class _GridField:
             _, colour, shape = self.kinds[self.cells[index]]
             sprite = _sprite(shape, colour, cell)
             image.paste(sprite, (int(index) % self.cols * cell, int(index) // self.cols * cell), sprite)
-        for number, row, col, facing, *rings in turn["agents"]:
-            sprite = _agent_sprite(number, self.colours[number], facing, cell, *rings)
+        for number, row, col, _, *rings in turn["agents"]:
+            sprite = _agent_sprite(number, self.colours[number], cell, *rings)
             image.paste(sprite, (col * cell, row * cell), sprite)
+        for _, row, col, facing, *_ in turn["agents"]:
+            if facing in FACINGS:
+                sprite = _nose_sprite(facing, cell)
+                image.paste(sprite, (col * cell - cell // 2, row * cell - cell // 2), sprite)
         return image
 
 
@@ -303,30 +310,34 @@ def _darker(colour: str) -> tuple[int, ...]:
 
 
 @cache
-def _agent_sprite(number: int, colour: str, facing: int | None, size: int, ring: str | None = None) -> Image.Image:
-    """An agent: a disc with its number, a nose where it faces somewhere, and perhaps a ring."""
+def _agent_sprite(number: int, colour: str, size: int, ring: str | None = None) -> Image.Image:
+    """An agent: a disc with its number, and perhaps a ring."""
     big = size * OVERSAMPLE
     image = Image.new("RGBA", (big, big))
     pen = ImageDraw.Draw(image)
-    inset = big * (0.06 if facing is None else 0.14)  # room for a nose that is seen in small cells
-    if facing in FACINGS:
-        x, y = FACINGS[facing]
-        middle, tip, side = big / 2, big * 0.5, big * 0.3
-        base = big * 0.14
-        pen.polygon(
-            [
-                (middle + x * tip, middle + y * tip),
-                (middle + x * base + y * side, middle + y * base + x * side),
-                (middle + x * base - y * side, middle + y * base - x * side),
-            ],
-            INK,
-        )
+    inset = big * 0.06
     edge = max(1, big // (7 if ring else 24))
     pen.ellipse((inset, inset, big - inset, big - inset), colour, ring or "#ffffff", edge)
     if size >= 12:
         font = _font(max(8, round((big - 2 * inset) * (0.6 if number < 100 else 0.42))))
         _centred(pen, (big / 2, big / 2), str(number), "#ffffff", font)
     return image.resize((size, size), Image.Resampling.LANCZOS)
+
+
+@cache
+def _nose_sprite(facing: int, size: int) -> Image.Image:
+    """Where an agent faces: two cells large, as it reaches into the next one, and drawn over whatever is there."""
+    big = size * OVERSAMPLE
+    image = Image.new("RGBA", (2 * big, 2 * big))
+    x, y = FACINGS[facing]
+    tip, base, side = big * 0.74, big * 0.36, big * 0.26
+    corners = [
+        (big + x * tip, big + y * tip),
+        (big + x * base + y * side, big + y * base + x * side),
+        (big + x * base - y * side, big + y * base - x * side),
+    ]
+    ImageDraw.Draw(image).polygon(corners, INK, "#ffffff", max(1, big // 20))
+    return image.resize((2 * size, 2 * size), Image.Resampling.LANCZOS)
 
 
 def _centred(pen: ImageDraw.ImageDraw, middle: tuple[float, float], text: str, colour: str, font: Any) -> None:
