@@ -228,6 +228,25 @@ def test_the_terminal_has_the_same_colours(run: remuda.Run) -> None:
         assert "2;{};{};{}".format(*ImageColor.getrgb(colour)) in file.getvalue()
 
 
+def test_the_terminal_shows_facing_rings_and_who_is_away_and_breaks_no_entry() -> None:
+    kinds = [["floor", "#ffffff", "cell"], ["wall", "#000000", "cell"], ["it", "#ffd21f", "frame"]]
+    colours = [f"#{i:02x}8040" for i in range(12)]
+    agents = [[0, 0, 0, 3], [1, 0, 1, 0, "#ffd21f"], [11, 0, 3, 2]]
+    turn = {"turn": 0, "scores": [-1000.0] * 12, "cells": [[2, 1]], "agents": agents}
+    header = {"game": "g", "agents": ["a"] * 12, "colours": colours, "kinds": kinds, "size": [1, 4]}
+    console = Console(file=io.StringIO(), force_terminal=True, color_system="truecolor", width=40, record=True)
+    play_in_terminal(Film(header, [turn]), 0, console)
+    lines = [line.rstrip() for line in console.export_text(clear=False).splitlines()]
+    assert "■ wall  □ it" in lines
+    begun = lines.index("0▸1▴  11")
+    assert lines[begun + 1] == "turn 0 of 0   0  -1000.0   1  -1000.0"
+    assert lines[begun + 5] == " 11  -1000.0  herd -12000.0"
+    written = console.export_text(styles=True)
+    assert "48;2;255;210;31" in written  # the ground of who has the ring
+    assert "48;2;11;128;64" in written
+    assert "48;2;5;128;64" not in written  # agent 5 is away
+
+
 @pytest.mark.promise
 def test_a_foreign_environment_is_made_with_pictures(tmp_path: Path) -> None:
     run = remuda.train("gymnasium:CartPole-v1", out=tmp_path / "run", **GYM)
