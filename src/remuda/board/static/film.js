@@ -304,7 +304,7 @@ export class Stage {
     const canvas = el("canvas", { role: "img", width: 300, height: 200, id: `film-${name}` });
     const choose = el("select", { "aria-label": `version shown ${name}`, id: `version-${name}`, onchange: () => this.load(side, choose.value) });
     const scores = el("ul", { class: "scores", "aria-label": `return so far, ${name}` });
-    const lines = el("div", { class: "soft mono" });
+    const lines = el("div", { class: "soft mono lines" });
     const side = { name, canvas, choose, scores, lines, film: null, wide: 0, room: null, isSeen: false, root: el("figure", { class: "card" }, el("figcaption", { class: "bar" }, el("b", {}, name), choose), scores, canvas, lines) };
     return side;
   }
@@ -360,7 +360,7 @@ export class Stage {
       const total = scores.reduce((sum, own) => sum + own, 0);
       setAttribute(side.canvas, "aria-label", `${side.film.data.game}, ${side.name}, turn ${turn.turn}, return of the herd ${short(total)}`);
       this.fill(side, scores, total, turn.agents && new Set(turn.agents.map(([number]) => number)));
-      setText(side.lines, (turn.lines || []).join(" · "));
+      setText(side.lines, (turn.lines || []).join("\n"));
       if (side.name === "now") setText(this.turn, `turn ${turn.turn} of ${(side.film.turns[side.film.last] || {}).turn}`);
     }
   }
