@@ -99,7 +99,7 @@ class GymnasiumWorld(World):
         return bool(self.envs[0].render_mode == "rgb_array")
 
     def render(self) -> NDArray[np.uint8] | None:
-        """The environments of the first few agents, side by side, if they draw; several have frames in their colours."""
+        """The environments of the first few agents, side by side, in frames of their colours, if they draw."""
         if not self.draws():
             return None
         pictures = [np.array(env.render()) for env in self.envs[:MAX_SHOWN]]
