@@ -68,9 +68,7 @@ def _draw_returns(axes: Any, run: RunDirectory, returns: Any, episodes: Any, wei
         label = f"agent {agent}" if agents <= LEGEND_AGENTS else None
         colour = agent_colour(agent)
         axes.plot(episodes, smoothed(returns[:, agent], weights), color=colour, linewidth=0.9, alpha=0.8, label=label)
-    _draw_smoothed(
-        axes, episodes, returns.mean(axis=1), weights, "black", "mean of the herd" if agents > 1 else "agent 0"
-    )
+    _draw_smoothed(axes, episodes, returns.mean(axis=1), weights, "black", "mean of the herd")
     tests = run.evaluations
     if len(tests["round"]):
         # The agents' errors are not independent: the mean of them bounds the error of the mean.

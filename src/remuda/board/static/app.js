@@ -196,9 +196,6 @@ function herdView(panel) {
   } };
 }
 
-// Of one agent there is no mean.
-const meanName = (shades) => shades.length === 1 ? "agent 0" : "mean of the herd";
-
 function curvesView(panel) {
   const charts = new Map(), grid = el("div", { class: "charts" }), key = el("div", { class: "legend" });
   const check = (name, text, get, set) => el("label", {}, el("input", { type: "checkbox", id: name, checked: get(), onchange: (event) => { set(event.target.checked); redraw(); } }), text);
@@ -266,16 +263,16 @@ function curvesView(panel) {
     const entry = (shade, words) => el("span", {}, el("span", { class: "swatch", style: { background: shade } }), words), shadesOf = facts.get(state.id)?.colours || [];
     const isEvaluated = [...charts.keys()].some((metric) => data.get(keyOf(ids[0], "evaluations.csv", metric))?.x.length);
     const legend = JSON.stringify([ids, ink, state.agents, shadesOf, isEvaluated]);
-    if (legend !== key.dataset.shown) key.replaceChildren(...(several ? [...ids.map((id, i) => entry(OVERLAY[i % OVERLAY.length], runOf(id).name)), isEvaluated ? "dots: evaluations (greedy), 95 %" : ""] : [entry(ink, meanName(shadesOf)), isEvaluated ? entry(EVALUATION, "evaluation (greedy), 95 %") : "",
+    if (legend !== key.dataset.shown) key.replaceChildren(...(several ? [...ids.map((id, i) => entry(OVERLAY[i % OVERLAY.length], runOf(id).name)), isEvaluated ? "dots: evaluations (greedy), 95 %" : ""] : [entry(ink, "mean of the herd"), isEvaluated ? entry(EVALUATION, "evaluation (greedy), 95 %") : "",
       ...(state.agents && shadesOf.length > 1 ? shadesOf.slice(0, 20).map((shade, agent) => entry(colour(shade), `agent ${agent}`)) : []), shadesOf.length > 20 ? `and ${shadesOf.length - 20} more agents` : ""]));
     key.dataset.shown = legend;
     for (const metric of metrics) {
       const chart = charts.get(metric), series = [];
       ids.forEach((id, i) => {
         const own = data.get(`${id}|metrics.csv|${metric}`), tests = data.get(`${id}|evaluations.csv|${metric}`), shades = facts.get(id)?.colours || [];
-        const tone = several ? OVERLAY[i % OVERLAY.length] : ink, name = several ? runOf(id).name : meanName(shades);
+        const tone = several ? OVERLAY[i % OVERLAY.length] : ink, name = several ? runOf(id).name : "mean of the herd";
         if (own) {
-          if (state.agents && !several && own.agents.length > 1) own.agents.forEach((y, agent) => series.push({ name: `agent ${agent}`, colour: colour(shades[agent]), x: own.x, y: smooth(y, state.share), width: 1.1, opacity: .75 }));
+          if (state.agents && !several) own.agents.forEach((y, agent) => series.push({ name: `agent ${agent}`, colour: colour(shades[agent]), x: own.x, y: smooth(y, state.share), width: 1.1, opacity: .75 }));
           series.push({ name: `${name}, raw`, quiet: true, colour: tone, x: own.x, y: own.mean, width: 1, opacity: .25 });
           series.push({ name, main: true, colour: tone, x: own.x, y: smooth(own.mean, state.share), width: 2.2 });
         }
