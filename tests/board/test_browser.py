@@ -267,6 +267,30 @@ def test_by_keyboard_only(page: Page, address: str) -> None:
     expect(page.locator("#tab-plan")).to_have_attribute("aria-selected", "true")
 
 
+def test_keys_lead_on_from_a_box(page: Page, address: str) -> None:
+    page.goto(f"{address}#run=ended&tab=curves")
+    page.get_by_label("each agent").focus()
+    page.keyboard.press("5")
+    expect(page.locator("#tab-plan")).to_have_attribute("aria-selected", "true")
+    page.locator("nav input[type=checkbox]:enabled").first.focus()
+    page.keyboard.press("/")
+    expect(page.locator("#filter")).to_be_focused()
+    expect(page.get_by_role("button", name=re.compile("^copy remuda resume .*ended$"))).to_be_visible()
+
+
+def test_a_curve_of_one_point_is_seen(page: Page, address: str, root: Path) -> None:
+    run = root / "short"
+    shutil.copytree(root / "ended", run)
+    table = run / "metrics.csv"
+    lines = table.read_text().splitlines(keepends=True)
+    table.write_text("".join(line for line in lines if line.split(",")[0] in ("round", "1")))
+    page.goto(f"{address}#run=short&tab=curves")
+    line = page.locator('[data-series="mean of the herd"]').first
+    expect(line).to_be_attached()
+    assert float(line.get_attribute("stroke-width") or 0) > 5
+    shutil.rmtree(run)
+
+
 def test_hostile_names_are_text(page: Page, address: str) -> None:
     page.goto(address)
     page.get_by_role("link", name=HOSTILE).click()
@@ -303,9 +327,13 @@ def test_stop_and_extend_by_button_only_where_it_is_allowed(
     expect(page.get_by_text("remuda resume").first).to_be_visible()
     expect(page.locator("#stop, #extend")).to_have_count(0)
     page.goto(f"{controlling}#run=live&tab=plan")
-    page.get_by_role("button", name="save and stop").click()
+    expect(page.locator(".stat", has_text="episodes")).to_contain_text(re.compile("^[1-9]"))  # something to go on from
+    page.get_by_role("button", name="save and stop").focus()
+    page.keyboard.press("Enter")
     assert training.wait(120) == 128 + signal.SIGTERM
     expect(page.locator(".run.chosen .badge")).to_have_text("stopped")
+    expect(page.locator("#extend")).to_be_enabled()
+    expect(page.locator("#panel")).to_be_focused()  # the button is disabled now; the keyboard stays where it was
     more = int(remuda.Run(root / "live").metrics["episodes"][-1]) + 40
     page.get_by_label("episodes in all").fill(str(more))
     page.get_by_role("button", name="extend").click()

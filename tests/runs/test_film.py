@@ -21,12 +21,13 @@ from rich.console import Console
 import remuda
 from remuda.core.errors import ConfigError, GameError, RunError
 from remuda.core.game import Game, make_game
+from remuda.core.scene import agent_colour
 from remuda.games.registry import SHIPPED, find_game
 from remuda.runs.callbacks.pictures import FILMS, MAX_FILMS, films, thin
 from remuda.runs.curve import smoothed
 from remuda.runs.film import film_of_run, trained_bindings
 from remuda.runs.film_data import Film, PictureLimits, PlayedTurn, film_of, kinds_seen, read_film
-from remuda.runs.film_picture import draw_film
+from remuda.runs.film_picture import draw_film, write_film
 from remuda.runs.film_terminal import play_in_terminal
 
 GYM: dict[str, Any] = {
@@ -177,6 +178,31 @@ def test_films_are_written_in_the_format_of_the_name(run: remuda.Run, tmp_path: 
         assert start[4:8] == b"ftyp" if name == "film.mp4" else start.startswith(b"\x1aE\xdf\xa3")
 
 
+def test_a_gif_keeps_the_colours_that_mean_something(tmp_path: Path) -> None:
+    """A violet frame and a beam, each in one turn, from which no palette is made, among many other colours."""
+    dice = np.random.default_rng(0)
+    kinds = [[f"k{i}", "#{:02x}{:02x}{:02x}".format(*dice.integers(0, 256, 3)), "cell"] for i in range(30)]
+    kinds.append(["violet", "#9678c8", "frame"])
+    common: dict[str, Any] = {"game": "g", "agents": ["a"], "colours": ["#3b7dd8"], "kinds": kinds}
+    looks = [[i, i, i, "", []] for i in range(30)]
+    network = {**common, "size": [], "columns": ["c"], "boxes": [[f"b{i}", 0] for i in range(30)]}
+    grid = {**common, "size": [20, 20]}
+    still = {"scores": [0.0], "cells": [], "agents": [], "boxes": []}
+    turns = [{"turn": i, **still} for i in range(20)]
+    turns[0].update(boxes=looks, cells=[[i, i % 30] for i in range(400)])
+    turns[7].update(boxes=[[0, 0, 30, "", []]], beams=[[0, 1, "#fae65a"]])
+    turns[8].update(boxes=[looks[0]])
+    for header, place in ((network, (14 + 20, 40 + 25)), (grid, (14 + 30, 40 + 10))):
+        film = Film(header, turns)
+        write_film(film, tmp_path / "film.gif", 400, 8)
+        wanted = list(draw_film(film, 400))[7].getpixel(place)
+        with Image.open(tmp_path / "film.gif") as written:
+            written.seek(7)
+            shown = written.convert("RGB").getpixel(place)
+        assert header is grid or wanted == (150, 120, 200)
+        assert np.abs(np.subtract(shown, wanted)).max() <= 8
+
+
 def test_other_formats_and_a_missing_encoder_are_refused(
     run: remuda.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -202,6 +228,25 @@ def test_the_terminal_has_the_same_colours(run: remuda.Run) -> None:
         assert "2;{};{};{}".format(*ImageColor.getrgb(colour)) in file.getvalue()
 
 
+def test_the_terminal_shows_facing_rings_and_who_is_away_and_breaks_no_entry() -> None:
+    kinds = [["floor", "#ffffff", "cell"], ["wall", "#000000", "cell"], ["it", "#ffd21f", "frame"]]
+    colours = [f"#{i:02x}8040" for i in range(12)]
+    agents = [[0, 0, 0, 3], [1, 0, 1, 0, "#ffd21f"], [11, 0, 3, 2]]
+    turn = {"turn": 0, "scores": [-1000.0] * 12, "cells": [[2, 1]], "agents": agents}
+    header = {"game": "g", "agents": ["a"] * 12, "colours": colours, "kinds": kinds, "size": [1, 4]}
+    console = Console(file=io.StringIO(), force_terminal=True, color_system="truecolor", width=40, record=True)
+    play_in_terminal(Film(header, [turn]), 0, console)
+    lines = [line.rstrip() for line in console.export_text(clear=False).splitlines()]
+    assert "■ wall  □ it" in lines
+    begun = lines.index("0▸1▴  11")
+    assert lines[begun + 1] == "turn 0 of 0   0  -1000.0   1  -1000.0"
+    assert lines[begun + 5] == " 11  -1000.0  herd -12000.0"
+    written = console.export_text(styles=True)
+    assert "48;2;255;210;31" in written  # the ground of who has the ring
+    assert "48;2;11;128;64" in written
+    assert "48;2;5;128;64" not in written  # agent 5 is away
+
+
 @pytest.mark.promise
 def test_a_foreign_environment_is_made_with_pictures(tmp_path: Path) -> None:
     run = remuda.train("gymnasium:CartPole-v1", out=tmp_path / "run", **GYM)
@@ -211,6 +256,17 @@ def test_a_foreign_environment_is_made_with_pictures(tmp_path: Path) -> None:
     assert max(film.header["size"]) == 60
     assert film.header["agents"] == ["agent"]
     assert remuda.watch(run, tmp_path / "film.gif").is_file()
+
+
+def test_environments_side_by_side_have_frames_in_the_colours_of_their_agents() -> None:
+    game = make_game(find_game("gymnasium:CartPole-v1"), {"agents": 2, "render_mode": "rgb_array"}, [0])
+    game.reset(np.array([0]), np.array([7], np.uint64))
+    picture = game.render(0)
+    width = picture.shape[1] // 2
+    for agent in (0, 1):
+        colour = ImageColor.getrgb(agent_colour(agent))
+        assert (picture[:, [agent * width, (agent + 1) * width - 1]] == colour).all()
+        assert not (picture[20:-20, agent * width + 20 : (agent + 1) * width - 20] == colour).all(-1).any()
 
 
 @pytest.mark.promise

@@ -18,11 +18,12 @@ from remuda.runs.film_data import Film, kinds_seen
 
 SUFFIXES = (".gif", ".mp4", ".webm")
 INK, SOFT, PAPER, LINE = "#1d2733", "#5b6775", "#fbfbf9", "#d4d9df"
-PANEL, MARGIN, HEAD, ROW, LINE_HEIGHT = 190, 14, 40, 20, 18
+PANEL, MARGIN, HEAD, ROW, LEGEND_ROW, LINE_HEIGHT = 190, 14, 40, 20, 18, 18
 BOX, GAP = (156, 44), 8
 MAX_AGENTS = 12
 """Agents on the score board; the rest are summed up."""
 COLOURS = 160
+MOST_STRETCHED = 1.25
 BEAM_ALPHA = 165
 PALETTE_TURNS = 6
 OVERSAMPLE = 4
@@ -48,12 +49,35 @@ def write_film(film: Film, target: Path, size: int, speed: float) -> None:
 
 
 def _palette(film: Film, size: int) -> Image.Image:
-    """Colours for all pictures: with one palette a GIF stores only what changes, a third of the bytes."""
+    """Colours for all pictures: with one palette a GIF stores only what changes, a third of the bytes.
+
+    Those with a meaning are in it as they are: quantizing makes a thin violet frame grey.
+    """
     some = list(draw_film(film, size, max(1, len(film.turns) // PALETTE_TURNS)))
     sheet = Image.new("RGB", (some[0].width, some[0].height * len(some)))
     for i, image in enumerate(some):
         sheet.paste(image, (0, i * image.height))
-    return sheet.quantize(COLOURS)
+    found = sheet.quantize(COLOURS)
+    exact = _named_colours(film)[: 256 - COLOURS]
+    found.putpalette([part for colour in exact for part in colour] + (found.getpalette() or [])[: 3 * COLOURS])
+    return found
+
+
+def _named_colours(film: Film) -> list[tuple[int, ...]]:
+    """Of ink and paper, kinds, beams on every ground, and the agents on the score board."""
+    header = film.header
+    kinds = [(ImageColor.getrgb(colour), shape) for _, colour, shape in header.get("kinds", ())]
+    grounds = [colour for colour, shape in kinds if shape == CELL]
+    beams = [ImageColor.getrgb(name) for name in {beam[2]: 0 for turn in film.turns for beam in turn.get("beams", ())}]
+    lit = [_mixed(ground, beam) for beam in beams for ground in grounds]
+    others = map(ImageColor.getrgb, (INK, PAPER, "#ffffff", *header["colours"][:MAX_AGENTS]))
+    return list(dict.fromkeys([*others, *(colour for colour, _ in kinds), *lit]))
+
+
+def _mixed(ground: tuple[int, ...], beam: tuple[int, ...]) -> tuple[int, ...]:
+    """The colour of a ground under a beam."""
+    share = BEAM_ALPHA / 255
+    return tuple(round(below + (above - below) * share) for below, above in zip(ground, beam, strict=True))
 
 
 def _write_video(images: Iterator[Image.Image], target: Path, speed: float) -> None:
@@ -81,9 +105,8 @@ def draw_film(film: Film, size: int, every: int = 1) -> Iterator[Image.Image]:
     """The pictures of a film, one per turn or of every so many turns one, all of the same size."""
     field = _field(film, size)
     legend = kinds_seen(film)
-    rows = [*_score_rows(film), *legend]
     lines = LINE_HEIGHT * max((len(turn.get("lines", ())) for turn in film.turns), default=0)
-    height = HEAD + max(field.height, ROW * (len(rows) + 3)) + MARGIN + lines
+    height = HEAD + max(field.height, _panel_height(film, legend)) + MARGIN + lines
     width = field.width + PANEL + 3 * MARGIN
     for number, turn in enumerate(film.turns):
         field.follow(turn)
@@ -115,6 +138,11 @@ def _score_rows(film: Film) -> list[str]:
     return list(film.header["agents"][:MAX_AGENTS])
 
 
+def _panel_height(film: Film, legend: Sequence[Sequence[str]]) -> int:
+    herd = ROW + 8 if len(film.header["agents"]) > 1 else 0
+    return ROW * len(_score_rows(film)) + herd + LEGEND_ROW * len(legend)
+
+
 def _panel(
     pen: ImageDraw.ImageDraw, film: Film, turn: dict[str, Any], left: int, legend: Sequence[Sequence[str]]
 ) -> None:
@@ -139,7 +167,7 @@ def _panel(
         image = _sprite(shape, colour, 14)
         pen._image.paste(image, (left, y + 2), image)
         pen.text((left + 22, y + 1), _cut(pen, name, PANEL - 22), SOFT, _font(11))
-        y += ROW - 2
+        y += LEGEND_ROW
 
 
 class _GridField:
@@ -147,7 +175,9 @@ class _GridField:
 
     def __init__(self, film: Film, size: int) -> None:
         self.rows, self.cols = film.header["size"]
-        self.cell = max(6, size // max(self.rows, self.cols))
+        # Long fields are a little longer than square ones, or their agents' numbers could not be read.
+        fitting = min(size / (self.rows * self.cols) ** 0.5, MOST_STRETCHED * size / max(self.rows, self.cols))
+        self.cell = max(6, int(fitting))
         self.width, self.height = self.cols * self.cell, self.rows * self.cell
         self.kinds, self.colours = film.header["kinds"], film.header["colours"]
         self.cells = np.zeros(self.rows * self.cols, np.int64)
@@ -173,9 +203,13 @@ class _GridField:
             _, colour, shape = self.kinds[self.cells[index]]
             sprite = _sprite(shape, colour, cell)
             image.paste(sprite, (int(index) % self.cols * cell, int(index) // self.cols * cell), sprite)
-        for number, row, col, facing, *rings in turn["agents"]:
-            sprite = _agent_sprite(number, self.colours[number], facing, cell, *rings)
+        for number, row, col, _, *rings in turn["agents"]:
+            sprite = _agent_sprite(number, self.colours[number], cell, *rings)
             image.paste(sprite, (col * cell, row * cell), sprite)
+        for _, row, col, facing, *_ in turn["agents"]:
+            if facing in FACINGS:
+                sprite = _nose_sprite(facing, cell)
+                image.paste(sprite, (col * cell - cell // 2, row * cell - cell // 2), sprite)
         return image
 
 
@@ -276,30 +310,34 @@ def _darker(colour: str) -> tuple[int, ...]:
 
 
 @cache
-def _agent_sprite(number: int, colour: str, facing: int | None, size: int, ring: str | None = None) -> Image.Image:
-    """An agent: a disc with its number, a nose where it faces somewhere, and perhaps a ring."""
+def _agent_sprite(number: int, colour: str, size: int, ring: str | None = None) -> Image.Image:
+    """An agent: a disc with its number, and perhaps a ring."""
     big = size * OVERSAMPLE
     image = Image.new("RGBA", (big, big))
     pen = ImageDraw.Draw(image)
-    inset = big * (0.06 if facing is None else 0.14)  # room for a nose that is seen in small cells
-    if facing in FACINGS:
-        x, y = FACINGS[facing]
-        middle, tip, side = big / 2, big * 0.5, big * 0.3
-        base = big * 0.14
-        pen.polygon(
-            [
-                (middle + x * tip, middle + y * tip),
-                (middle + x * base + y * side, middle + y * base + x * side),
-                (middle + x * base - y * side, middle + y * base - x * side),
-            ],
-            INK,
-        )
+    inset = big * 0.06
     edge = max(1, big // (7 if ring else 24))
     pen.ellipse((inset, inset, big - inset, big - inset), colour, ring or "#ffffff", edge)
     if size >= 12:
         font = _font(max(8, round((big - 2 * inset) * (0.6 if number < 100 else 0.42))))
         _centred(pen, (big / 2, big / 2), str(number), "#ffffff", font)
     return image.resize((size, size), Image.Resampling.LANCZOS)
+
+
+@cache
+def _nose_sprite(facing: int, size: int) -> Image.Image:
+    """Where an agent faces: two cells large, as it reaches into the next one, and drawn over whatever is there."""
+    big = size * OVERSAMPLE
+    image = Image.new("RGBA", (2 * big, 2 * big))
+    x, y = FACINGS[facing]
+    tip, base, side = big * 0.74, big * 0.36, big * 0.26
+    corners = [
+        (big + x * tip, big + y * tip),
+        (big + x * base + y * side, big + y * base + x * side),
+        (big + x * base - y * side, big + y * base - x * side),
+    ]
+    ImageDraw.Draw(image).polygon(corners, INK, "#ffffff", max(1, big // 20))
+    return image.resize((2 * size, 2 * size), Image.Resampling.LANCZOS)
 
 
 def _centred(pen: ImageDraw.ImageDraw, middle: tuple[float, float], text: str, colour: str, font: Any) -> None:

@@ -20,7 +20,9 @@ from remuda.core.scene import CELL, CROSS, DIAMOND, DISC, FRAME
 from remuda.runs.film_data import Film, kinds_seen
 
 SIGNS = {DISC: "● ", DIAMOND: "◆ ", CROSS: "✖ ", CELL: "  ", FRAME: "□ "}
+NOSES = {0: "▴", 1: "▾", 2: "◂", 3: "▸"}  # up, down, left, right
 MAX_AGENTS = 20
+WHITE = "#ffffff"  # terminals show their own white as grey
 
 
 def play_in_terminal(film: Film, speed: float, console: Console | None = None) -> None:
@@ -36,7 +38,7 @@ def play_in_terminal(film: Film, speed: float, console: Console | None = None) -
             looks.update({index: look for index, *look in turn.get("boxes", ())})
             field = _field(film, turn, cells, looks, console)
             lines = [Text(str(line)) for line in turn.get("lines", ())]
-            live.update(Group(field, *lines, _scores(film, turn, legend)), refresh=True)
+            live.update(Group(field, *lines, *_scores(film, turn, legend, console.width)), refresh=True)
             if speed:
                 time.sleep(1 / speed)
 
@@ -52,19 +54,20 @@ def _field(
 
 
 def _grid(film: Film, turn: dict[str, Any], cells: Any) -> Text:
-    """Two characters per cell: agents by their numbers, items by a sign, everything in its colour."""
+    """Two characters per cell: agents by their numbers and noses, items by a sign, everything in its colour."""
     _, cols = film.header["size"]
     kinds, floor = film.header["kinds"], film.header["kinds"][0][1]
-    agents = {row * cols + col: (number, rings) for number, row, col, _, *rings in turn["agents"]}
+    agents = {row * cols + col: (number, facing, rings) for number, row, col, facing, *rings in turn["agents"]}
     beams = {row * cols + col: colour for row, col, colour in turn.get("beams", ())}
     text = Text()
     for index, kind in enumerate(cells.tolist()):
         _, colour, shape = kinds[kind]
         ground = beams.get(index, colour if shape == CELL else floor)
         if index in agents:
-            number, rings = agents[index]
-            sign = f"{number % 10}◂" if rings else f"{number % 100:<2d}"
-            text.append(sign, f"bold white on {film.header['colours'][number]}")
+            number, facing, rings = agents[index]
+            sign = f"{number}{NOSES.get(facing, ' ')}" if number < 10 else str(number % 100).zfill(2)
+            own = film.header["colours"][number]
+            text.append(sign, f"bold {own} on {rings[0]}" if rings else f"bold {WHITE} on {own}")
         else:
             text.append(SIGNS[shape], f"{colour} on {ground}")
         if index % cols == cols - 1:
@@ -81,7 +84,7 @@ def _boxes(film: Film, looks: dict[int, list[Any]]) -> Table:
         text = Text("▌", kinds[frame][1])
         text.append(f" {name} ", f"black on {kinds[fill][1]}")
         for word, colour in marks:
-            text.append(f" {word} ", f"bold white on {colour}")
+            text.append(f" {word} ", f"bold {WHITE} on {colour}")
         text.append(f"\n▌ {note}", kinds[frame][1])
         cells[column].append(text)
     table = Table(*columns, box=None, padding=(0, 1))
@@ -101,19 +104,32 @@ def _picture(data: str, console: Console) -> Text:
         for a, b in zip(upper, lower, strict=True):
             text.append("▀", f"rgb({a[0]},{a[1]},{a[2]}) on rgb({b[0]},{b[1]},{b[2]})")
         text.append("\n")
+    text.right_crop(1)
     return text
 
 
-def _scores(film: Film, turn: dict[str, Any], legend: Sequence[Sequence[str]]) -> Text:
-    header = film.header
-    text = Text(f"turn {turn['turn']} of {film.turns[-1]['turn']}  ")
-    for number, score in enumerate(turn["scores"][:MAX_AGENTS]):
-        text.append(f" {number} ", f"bold white on {header['colours'][number]}")
-        text.append(f" {score:.1f}  ")
-    hidden = len(turn["scores"]) - MAX_AGENTS
-    if hidden > 0:
-        text.append(f"and {hidden} more  ")
-    for name, colour, shape in legend:
-        text.append(SIGNS[shape].strip() or "■", colour)
-        text.append(f" {name}  ")
-    return text
+def _scores(film: Film, turn: dict[str, Any], legend: Sequence[Sequence[str]], width: int) -> list[Text]:
+    """Turn and scores, and the legend. Who is not in the world has a number without a ground."""
+    header, scores = film.header, turn["scores"]
+    here = {agent[0] for agent in turn["agents"]} if "agents" in turn else set(range(len(scores)))
+    entries = [Text(f"turn {turn['turn']} of {film.turns[-1]['turn']}")]
+    for number, score in enumerate(scores[:MAX_AGENTS]):
+        colour = header["colours"][number]
+        name = (f" {number} ", f"bold {WHITE} on {colour}" if number in here else f"bold {colour}")
+        entries.append(Text.assemble(name, f" {score:.1f}"))
+    if len(scores) > 1:
+        more = f" ({len(scores)} agents)" if len(scores) > MAX_AGENTS else ""
+        entries.append(Text(f"herd{more} {sum(scores):.1f}"))
+    signs = [Text.assemble((SIGNS[shape].strip() or "■", colour), f" {name}") for name, colour, shape in legend]
+    return [*_lines(entries, width), *_lines(signs, width)]
+
+
+def _lines(entries: Sequence[Text], width: int) -> list[Text]:
+    """Entries in lines of at most this width, none of them broken."""
+    lines: list[Text] = []
+    for entry in entries:
+        if lines and lines[-1].cell_len + 2 + entry.cell_len <= width:
+            lines[-1].append("  ").append_text(entry)
+        else:
+            lines.append(entry)
+    return lines

@@ -106,6 +106,8 @@ def _curves(axes: Any, report: StudyReport, axis: str) -> None:
         value, low, high = (np.array([getattr(e, name) for e in curve.estimates]) for name in ("value", "low", "high"))
         axes.plot(curve.x, value, color=_colour(i), linewidth=1.6, label=own.name if i < MAX_LEGEND else None)
         axes.fill_between(curve.x, low, high, color=_colour(i), alpha=0.18, linewidth=0)
+        if len(curve.x) == 1:  # a line and a band of one point would not be seen
+            axes.errorbar(curve.x, value, [value - low, high - value], fmt="o", color=_colour(i), capsize=3)
     axes.set_xlabel(LABELS[axis], fontsize=9)
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))  # 20k, 6M; never a factor in a corner
     evaluated = all(score.evaluated for own in report.variants for score in own.scores)

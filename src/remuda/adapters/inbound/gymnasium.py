@@ -15,6 +15,7 @@ from remuda.adapters.inbound.spaces import ActionSpace, FlatSpace, mask_of
 from remuda.adapters.inbound.worlds import SimulatorGame, World, spec_with_limit
 from remuda.core.errors import GameError
 from remuda.core.game import Game, GameSpec, Group
+from remuda.core.scene import agent_colour
 
 MAX_SHOWN = 4
 """Agents whose environments a picture shows."""
@@ -98,7 +99,21 @@ class GymnasiumWorld(World):
         return bool(self.envs[0].render_mode == "rgb_array")
 
     def render(self) -> NDArray[np.uint8] | None:
-        """The environments of the first few agents, side by side, if they draw."""
+        """The environments of the first few agents, side by side, in frames of their colours, if they draw."""
         if not self.draws():
             return None
-        return np.concatenate([np.asarray(env.render()) for env in self.envs[:MAX_SHOWN]], axis=1)
+        pictures = [np.array(env.render()) for env in self.envs[:MAX_SHOWN]]
+        if len(self.envs) > 1:
+            for number, picture in enumerate(pictures):
+                _frame(picture, agent_colour(number))
+        return np.concatenate(pictures, axis=1)
+
+
+def _frame(picture: NDArray[np.uint8], colour: str) -> None:
+    """Draw a frame, so that one environment is told from the next."""
+    if picture.ndim != 3 or picture.shape[2] != 3:
+        return
+    width = max(1, min(picture.shape[:2]) // 50)
+    inside = picture[width:-width, width:-width].copy()
+    picture[:] = [int(colour[at : at + 2], 16) for at in (1, 3, 5)]
+    picture[width:-width, width:-width] = inside

@@ -133,7 +133,7 @@ let head = null;
 const STATS = ["episodes", "mean return", "agent-steps/s", "trained for", "state", "failures"];
 function makeHead() {
   head = STATS.map((name) => ({ name: el("span", {}, name), value: el("b", {}, "") }));
-  return el("div", { class: "stats" }, head.map(({ name, value }) => el("div", { class: "stat" }, value, " ", name)));
+  return el("div", { class: "stats head" }, head.map(({ name, value }) => el("div", { class: "stat" }, value, " ", name)));
 }
 
 function drawHead() {
@@ -291,7 +291,8 @@ function timeView(panel) {
   const id = state.id, lanes = el("div", { class: "card" }), processes = el("div", { class: "card scroll" }), stats = el("div", { class: "stats" }), grid = el("div", { class: "charts" });
   const shares = new Chart("seconds per second", { legend: true }), rate = new Chart("episodes per second"), lag = new Chart("policy lag, versions", { legend: true });
   grid.append(shares.root, rate.root, lag.root);
-  panel.replaceChildren(stats, lanes, grid, processes);
+  const mfuNote = el("p", { class: "note", hidden: true }, "MFU above 100 %: it counts plain dense products, and this run needed fewer.");
+  panel.replaceChildren(stats, mfuNote, lanes, grid, processes);
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   return { needs: ["system.csv", "result.json", "lanes"], update: async (ids) => {
     if (!ids.includes(id)) return;
@@ -307,6 +308,7 @@ function timeView(panel) {
     const cores = own.reduce((sum, process) => sum + (process.cores || 0), 0), memory = own.reduce((sum, process) => sum + process.bytes, 0);
     stats.replaceChildren(...[["versions published", short(lastOf("versions_published"), 7)], ["slots in use", short(lastOf("slots_used"))], ["episodes dropped", short(lastOf("episodes_dropped"))], ...Object.entries(mfu).map(([name, value]) => [`MFU, ${name}`, `${short(100 * value, 3)} %`]), ...(own.length ? [["cores in use", own.some((process) => process.cores !== null) ? cores.toFixed(2) : "–"], ["memory", bytes(memory)], ["processes", String(own.length)]] : [])]
       .map(([name, value]) => el("div", { class: "stat" }, el("b", {}, value), el("span", {}, name))));
+    mfuNote.hidden = !Object.values(mfu).some((share) => share > 1);
     drawLanes(lanes, found);
     processes.replaceChildren(el("h3", {}, "Processes"), own.length ? el("table", {}, el("thead", {}, el("tr", {}, ["process", "cores", "processor time", "memory"].map((name) => el("th", { scope: "col" }, name)))), el("tbody", {}, own.map((process) => el("tr", {}, el("td", {}, `${process.pid}${process.first ? " (loop)" : ""}`), el("td", {}, process.cores === null ? "–" : process.cores.toFixed(2)), el("td", {}, span(process.cpu_s)), el("td", {}, bytes(process.bytes)))))) : el("p", { class: "note" }, "The run is not under way on this machine."));
   } };
@@ -344,13 +346,15 @@ function planView(panel) {
     const plans = runs.map((run) => new Map(flat(run.config))), names = [...new Set(plans.flatMap((plan) => [...plan.keys()]))];
     const differs = (name) => new Set(plans.map((plan) => plan.get(name))).size > 1;
     const rows = names.filter((name) => !onlyDifferent.checked || differs(name));
-    const control = state.allowControl ? el("div", { class: "bar card" }, el("button", { type: "button", id: "stop", disabled: runOf(own.id)?.status !== "running", onclick: () => act("/api/stop", { id: own.id }) }, "save and stop"), more, el("button", { type: "button", id: "extend", disabled: runOf(own.id)?.status === "running", onclick: () => act("/api/extend", { id: own.id, total_episodes: Number(more.value) }) }, "extend")) : null;
+    const control = state.allowControl ? el("div", { class: "bar card" }, el("button", { type: "button", id: "stop", disabled: runOf(own.id)?.status !== "running", onclick: () => act("/api/stop", { id: own.id }) }, "save and stop"), el("label", {}, "episodes in all ", more), el("button", { type: "button", id: "extend", disabled: runOf(own.id)?.status === "running", onclick: () => act("/api/extend", { id: own.id, total_episodes: Number(more.value) }) }, "extend")) : null;
+    const focused = panel.contains(document.activeElement) && document.activeElement.id;
     panel.replaceChildren(...[control, said, el("h3", {}, "Commands"), ...Object.entries(own.commands).filter(([name]) => name !== "again").map(([name, command]) => el("div", { class: "command" }, el("span", { class: "soft", style: { minWidth: "5rem" } }, name), el("code", {}, command), copyButton(command))),
       el("h3", {}, runs.length > 1 ? "Settings, and what differs" : "Settings"), runs.length > 1 ? el("label", { class: "soft" }, onlyDifferent, " only what differs") : null,
       el("div", { class: "scroll" }, el("table", { class: "words" }, el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "setting"), ids.map((id) => el("th", { scope: "col" }, runOf(id)?.name ?? id)))), el("tbody", {}, rows.map((name) => el("tr", { class: runs.length > 1 && differs(name) ? "differs" : null }, el("th", { scope: "row" }, name), plans.map((plan) => el("td", {}, plan.get(name) ?? "–"))))))),
       el("h3", {}, "Notes"), el("pre", {}, own.notes.join("\n") || "none")].filter(Boolean));
+    if (focused) (panel.querySelector(`[id="${focused}"]:not(:disabled)`) || panel).focus(); // who uses the keyboard stays here
   };
-  const more = el("input", { type: "number", id: "more", min: 1, "aria-label": "episodes in all", value: 2 * (runOf(state.id)?.total || 1000) });
+  const more = el("input", { type: "number", id: "more", min: 1, value: 2 * (runOf(state.id)?.total || 1000) });
   const act = async (path, body) => {
     const { token } = await ask("/api/control");
     const answer = await fetch(path, { method: "POST", headers: { "Content-Type": "application/json", "X-Remuda-Control": token || "" }, body: JSON.stringify(body) });
@@ -380,10 +384,11 @@ if (localStorage.getItem("theme")) document.documentElement.dataset.theme = loca
 filter.addEventListener("input", drawList);
 addEventListener("hashchange", readAddress);
 addEventListener("keydown", (event) => {
-  if (event.target.closest("input, select, textarea, [role=img]") || event.ctrlKey || event.metaKey || event.altKey) return;
+  // Boxes and sliders take no letters: from them the keys lead on.
+  if (event.target.closest("input:not([type=checkbox], [type=range]), select, textarea") || event.ctrlKey || event.metaKey || event.altKey) return;
   if (event.key === "/") { event.preventDefault(); filter.focus(); }
   if (state.id !== null && /^[1-5]$/.test(event.key)) goTo({ tab: Object.keys(TABS)[Number(event.key) - 1] });
-  if (event.key === " " && state.tab === "herd" && state.stage && event.target.tagName !== "BUTTON") { event.preventDefault(); state.stage.toggle(); }
+  if (event.key === " " && state.tab === "herd" && state.stage && !event.target.closest("button, input")) { event.preventDefault(); state.stage.toggle(); }
 });
 readAddress();
 follow();

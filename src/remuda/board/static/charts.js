@@ -67,7 +67,7 @@ export class Chart {
     const isEmpty = !(x1 >= x0);
     if (isEmpty) [x0, x1] = [0, 1];
     if (!(y1 >= y0)) [y0, y1] = log.y ? [.1, 1] : [0, 1];
-    if (x0 === x1) x1 = x0 + 1;
+    if (x0 === x1) [x0, x1] = x0 > 0 ? [x0 / 2, x0 * 1.5] : [x0 - 1, x0 + 1]; // a single value stands in the middle
     if (range) [x0, x1] = range; else [x0, x1] = outward(x0, x1, log.x);
     if (!log.y) { const pad = (y1 - y0) * .03 || Math.abs(y1) * .1 || 1; y0 -= pad; y1 += pad; } else if (y0 === y1) { y0 /= 2; y1 *= 2; }
     [y0, y1] = outward(y0, y1, log.y);
@@ -141,7 +141,7 @@ export class Chart {
     const { x, y } = this.scale, { pieces, node, tail } = line, count = own.x.length, isAt = (i) => this.isShown(own.y[i]) && own.x[i] !== null && !(this.log.x && own.x[i] <= 0);
     for (const part of [node, tail]) {
       setAttribute(part, "stroke", own.colour);
-      setAttribute(part, "stroke-width", own.width || 1.2);
+      setAttribute(part, "stroke-width", (own.width || 1.2) + (count === 1 ? 4 : 0)); // a point is to be seen
       setAttribute(part, "stroke-opacity", own.opacity ?? 1);
       setAttribute(part, "stroke-linecap", count === 1 ? "round" : "butt"); // a single point is a line of no length, which round ends make a disc
     }

@@ -60,8 +60,9 @@ export function save(name, type, content) {
 }
 
 export function copyButton(text) {
-  const button = el("button", { type: "button", onclick: async () => {
+  const button = el("button", { type: "button", "aria-label": `copy ${text}`, onclick: async () => {
     try { await navigator.clipboard.writeText(text); button.textContent = "copied"; } catch { button.textContent = "select it"; }
+    button.removeAttribute("aria-label"); // what came of it is to be heard
   } }, "copy");
   return button;
 }

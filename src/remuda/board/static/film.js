@@ -77,9 +77,16 @@ export class Film {
     const pen = this.prepare(canvas, this.cols * cell, this.rows * cell), above = new Map();
     const add = (row, col, thing) => { const at = row * this.cols + col; if (!above.has(at)) above.set(at, []); above.get(at).push(thing); };
     for (const [row, col, shade] of turn.beams || []) add(row, col, { beam: colour(shade) });
-    for (const [number, row, col, facing, ring] of turn.agents || []) add(row, col, { number, facing, ring });
+    for (const [number, row, col, facing, ring] of turn.agents || []) {
+      add(row, col, { number, facing, ring });
+      const [dx, dy] = FACING[facing] || [0, 0]; // a nose reaches into the next cell, which is drawn anew with it
+      if (row + dy >= 0 && row + dy < this.rows && col + dx >= 0 && col + dx < this.cols) add(row + dy, col + dx, {});
+    }
     const touched = this.changed ? new Set([...this.changed, ...this.above.keys(), ...above.keys()]) : this.cells.keys();
     for (const i of touched) if (i < this.cells.length) this.drawCell(pen, i, cell, above.get(i) || []);
+    const agents = [...above].flatMap(([i, things]) => i < this.cells.length ? things.filter(({ number }) => number !== undefined).map((own) => [own, ...this.middle(i, cell)]) : []);
+    for (const [{ number, ring }, ...place] of agents) agent(pen, number, this.colours[number] || "#888888", ...place, cell, ring);
+    for (const [{ facing }, ...place] of agents) if (FACING[facing]) nose(pen, FACING[facing], ...place, cell);
     this.above = above;
     this.changed = new Set();
   }
@@ -96,16 +103,17 @@ export class Film {
     return canvas.getContext("2d", { alpha: false });
   }
 
+  middle(i, cell) { return [(i % this.cols + .5) * cell, (Math.floor(i / this.cols) + .5) * cell]; }
+
   drawCell(pen, i, cell, things) {
     const kind = this.kinds[this.cells[i]] || this.kinds[0], isGround = kind.shape === "cell";
-    const x = (i % this.cols) * cell, y = Math.floor(i / this.cols) * cell, middle = [x + cell / 2, y + cell / 2];
+    const x = (i % this.cols) * cell, y = Math.floor(i / this.cols) * cell;
     pen.fillStyle = isGround ? kind.colour : this.kinds[0].colour;
     pen.fillRect(x, y, cell, cell);
     pen.lineWidth = 1;
     if (cell >= 12) { pen.strokeStyle = "rgb(0 0 0 / 6%)"; pen.strokeRect(x + .5, y + .5, cell - 1, cell - 1); }
     for (const { beam } of things) if (beam) { pen.fillStyle = beam + "a5"; pen.fillRect(x, y, cell, cell); }
-    if (!isGround) item(pen, kind, ...middle, cell);
-    for (const { number, facing, ring } of things) if (number !== undefined) agent(pen, number, this.colours[number] || "#888888", ...middle, cell, facing, ring);
+    if (!isGround) item(pen, kind, ...this.middle(i, cell), cell);
   }
 
   drawBoxes(canvas, room) {
@@ -195,18 +203,19 @@ function sign(kind) {
   return el("span", { class: `swatch ${shape}`, style: shape === "frame" ? { borderColor: kind.colour } : shape === "cross" ? { color: kind.colour } : { background: kind.colour } }, shape === "cross" ? "✖" : null);
 }
 
-function agent(pen, number, shade, x, y, cell, facing, ring) {
-  const way = FACING[facing];
-  if (way) {
-    const [dx, dy] = way, tip = cell * .5, base = cell * .15, side = cell * .3;
-    pen.fillStyle = "#1d2733";
-    pen.beginPath(); pen.moveTo(x + dx * tip, y + dy * tip);
-    pen.lineTo(x + dx * base + dy * side, y + dy * base + dx * side); pen.lineTo(x + dx * base - dy * side, y + dy * base - dx * side); pen.fill();
-  }
+function agent(pen, number, shade, x, y, cell, ring) {
   const line = Math.max(1, cell / (ring ? 8 : 20));
   pen.fillStyle = shade; pen.strokeStyle = ring ? colour(ring) : "#ffffff"; pen.lineWidth = line;
-  pen.beginPath(); pen.arc(x, y, cell * (way ? .36 : .46) - line / 2, 0, 7); pen.fill(); pen.stroke();
-  if (cell >= 14) { pen.textAlign = "center"; pen.textBaseline = "middle"; text(pen, String(number), x, y + cell * .03, "#ffffff", Math.round(cell * (way ? .44 : .5) * (number < 100 ? 1 : .72)), "600"); pen.textAlign = "left"; }
+  pen.beginPath(); pen.arc(x, y, cell * .46 - line / 2, 0, 7); pen.fill(); pen.stroke();
+  if (cell >= 12) { pen.textAlign = "center"; pen.textBaseline = "middle"; text(pen, String(number), x, y + cell * .03, "#ffffff", Math.round(cell * .54 * (number < 100 ? 1 : .72)), "600"); pen.textAlign = "left"; }
+}
+
+// Where an agent faces, over whatever is in the next cell.
+function nose(pen, [dx, dy], x, y, cell) {
+  const tip = cell * .74, base = cell * .36, side = cell * .26;
+  pen.fillStyle = "#1d2733"; pen.strokeStyle = "#ffffff"; pen.lineWidth = Math.max(1, cell / 24); pen.lineJoin = "round";
+  pen.beginPath(); pen.moveTo(x + dx * tip, y + dy * tip);
+  pen.lineTo(x + dx * base + dy * side, y + dy * base + dx * side); pen.lineTo(x + dx * base - dy * side, y + dy * base - dx * side); pen.closePath(); pen.fill(); pen.stroke();
 }
 
 // The stage: an earlier version on the left, a later one on the right, both at the same turn.
@@ -295,7 +304,7 @@ export class Stage {
     const canvas = el("canvas", { role: "img", width: 300, height: 200, id: `film-${name}` });
     const choose = el("select", { "aria-label": `version shown ${name}`, id: `version-${name}`, onchange: () => this.load(side, choose.value) });
     const scores = el("ul", { class: "scores", "aria-label": `return so far, ${name}` });
-    const lines = el("div", { class: "soft mono" });
+    const lines = el("div", { class: "soft mono lines" });
     const side = { name, canvas, choose, scores, lines, film: null, wide: 0, room: null, isSeen: false, root: el("figure", { class: "card" }, el("figcaption", { class: "bar" }, el("b", {}, name), choose), scores, canvas, lines) };
     return side;
   }
@@ -351,7 +360,7 @@ export class Stage {
       const total = scores.reduce((sum, own) => sum + own, 0);
       setAttribute(side.canvas, "aria-label", `${side.film.data.game}, ${side.name}, turn ${turn.turn}, return of the herd ${short(total)}`);
       this.fill(side, scores, total, turn.agents && new Set(turn.agents.map(([number]) => number)));
-      setText(side.lines, (turn.lines || []).join(" · "));
+      setText(side.lines, (turn.lines || []).join("\n"));
       if (side.name === "now") setText(this.turn, `turn ${turn.turn} of ${(side.film.turns[side.film.last] || {}).turn}`);
     }
   }

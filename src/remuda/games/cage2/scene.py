@@ -28,10 +28,12 @@ def _hex(colour: tuple[int, int, int]) -> str:
 
 
 TRUTHS = ("no red", "red: user", "red: root")
+SEEN = {"scan": "blue sees a scan", "ATTACK": "blue sees an attack", "scan*": "a scan of a new decoy"}
 KINDS = (
     *(SceneKind(f"truth, {name}", _hex(FILL[i])) for i, name in enumerate(TRUTHS)),
     *(SceneKind(f"blue thinks {name or 'clean'}", _hex(FRAME[i]), LINE) for i, name in enumerate(BELIEF)),
     *(SceneKind(f"{name[0].upper()}: {name} acts here", _hex(colour)) for name, colour in SIDES.items()),
+    *(SceneKind(f"{word}: {meaning}", _hex(BADGE[word])) for word, meaning in SEEN.items()),
 )
 
 
