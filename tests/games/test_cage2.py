@@ -314,7 +314,11 @@ def play(policy: Policy, episodes: tuple[int, ...], **options: Any) -> np.ndarra
 @pytest.mark.parametrize("name", DEFENDERS)
 def test_defenders_play_each_world_independently(name: str) -> None:
     """One policy object plays in several rollouts: no world may influence another."""
-    options: dict[str, Any] = {"red": "mixed", "workflow": "all" if name == "greedy_repair" else None}
+    needed: dict[str, dict[str, Any]] = {
+        "greedy_repair": {"workflow": "all"},
+        "planner": {"observation": "hypotheses", "actions": "useful"},
+    }
+    options = {"red": "mixed", **needed.get(name, {})}
     policy = DEFENDERS[name](start(**options).spec.groups[0], 1)
     together = play(policy, (0, 1, 2, 3), **options)
     alone = [play(policy, (world,), **options)[:, 0] for world in range(4)]

@@ -21,7 +21,15 @@ from remuda.core.errors import ConfigError
 from remuda.core.game import StepCost, make_game
 from remuda.core.rng import Stream
 from remuda.engines.collectors.task_size import task_size
-from remuda.games.cage2.belief import Belief, conclude, suppose, write_belief
+from remuda.games.cage2.belief import (
+    ALL_HYPOTHESES,
+    HYPOTHESES_BYTES,
+    HYPOTHESIS,
+    Belief,
+    conclude,
+    suppose,
+    write_belief,
+)
 from remuda.games.cage2.compact import N_COMPACT
 from remuda.games.cage2.game import METRICS
 from remuda.games.cage2.memory import FEATURES, MEMORY, forget, full_action, remember, write_features, write_mask
@@ -377,3 +385,23 @@ def test_blue_believes_there_as_it_does_here() -> None:
         write_belief(belief.hypotheses[0], belief.counts[0], turn + 1, belief.written, expected)
         game.observe(0, 0, 1, shown)
         np.testing.assert_array_equal(shown[0, 0], expected)
+
+
+@pytest.mark.usefixtures("cyborg")
+def test_blue_has_the_same_hypotheses_there_and_the_planner_plays_on_them() -> None:
+    options = {"observation": "hypotheses", "actions": "useful", "horizon": "terminal"}
+    game, belief = make(red="b_line", **options), Belief.of(1)
+    start(game)
+    belief.counts[0] = suppose(belief.hypotheses[0])
+    shown = np.zeros((1, 1, HYPOTHESES_BYTES), np.uint8)
+    world: Any = game._worlds[0]
+    for turn in range(20):
+        game.step([np.full((1, 1), 12 + turn)])
+        conclude(belief, 0, world._obs, world._memory[0].action, 0, False)
+        game.observe(0, 0, 1, shown)
+        count = belief.counts[0]
+        assert shown[0, 0, ALL_HYPOTHESES:].view(np.int64).tolist() == [count, turn + 1, 0]
+        expected = belief.hypotheses[0, :count].tobytes()
+        assert shown[0, 0, : count * HYPOTHESIS.itemsize].tobytes() == expected
+    scores = remuda.evaluate("cage2", 1, learner="planner", simulator="cyborg", red="b_line", steps=5, **options)
+    assert len(scores.returns) == 1

@@ -55,6 +55,9 @@ HYPOTHESIS = np.dtype(
     )
 )
 WORDS = HYPOTHESIS.itemsize // 8
+ALL_HYPOTHESES = HYPOTHESES * HYPOTHESIS.itemsize  # bytes
+HEADER = 3  # whole numbers after the hypotheses: how many count, the turn, whether rules=leaderboard
+HYPOTHESES_BYTES = ALL_HYPOTHESES + 8 * HEADER
 
 
 class Belief(NamedTuple):
@@ -259,3 +262,21 @@ def write_belief(h: Any, count: int, turn: Any, scratch: Any, out: Any) -> None:
         weight = np.float32(h[i].weight)
         for j in range(len(out)):
             out[j] = min(out[j] + weight * scratch[j], 1.0)  # rounded, weights may add up to more than 1
+
+
+@kernel
+def write_hypotheses(words: Any, count: int, turn: Any, leaderboard: Any, out: Any) -> None:
+    """The hypotheses of a world as bytes, and HEADER numbers; those that do not count are zero."""
+    out[:HYPOTHESES_BYTES] = 0
+    for i in range(count):
+        for j in range(WORDS):
+            _write_word(words[i, j], out[8 * (i * WORDS + j) :])
+    _write_word(np.uint64(count), out[ALL_HYPOTHESES:])
+    _write_word(np.uint64(turn), out[ALL_HYPOTHESES + 8 :])
+    _write_word(np.uint64(leaderboard), out[ALL_HYPOTHESES + 16 :])
+
+
+@kernel
+def _write_word(word: Any, out: Any) -> None:
+    for byte in range(8):
+        out[byte] = word >> np.uint64(8 * byte) & np.uint64(255)

@@ -20,9 +20,9 @@ from remuda.adapters.inbound.global_random_state import GlobalRandomState
 from remuda.adapters.inbound.worlds import SimulatorGame, World
 from remuda.core.errors import ConfigError, first_line
 from remuda.core.game import Game, GameSpec, option_per_world
-from remuda.games.cage2.belief import Belief, conclude, suppose, write_belief
+from remuda.games.cage2.belief import Belief, conclude, suppose, write_belief, write_hypotheses
 from remuda.games.cage2.compact import N_COMPACT
-from remuda.games.cage2.game import METRICS, OBSERVATIONS, WRAPPERS, blue_group
+from remuda.games.cage2.game import LARGEST_BYTE, METRICS, OBSERVATIONS, WRAPPERS, blue_group
 from remuda.games.cage2.memory import MEMORY, forget, full_action, remember, write_features, write_mask
 from remuda.games.cage2.network import FOOTHOLD, N_ACTIONS, NAMES
 from remuda.games.cage2.observation import BITS
@@ -51,6 +51,7 @@ class CyborgVariant(NamedTuple):
     steps: int
     true_state: str
     observation: str  # what blue sees
+    believes: bool  # and has a belief, which that shows or is computed from
     leaderboard: bool  # the rules, which a belief needs to know
     compact: bool  # and has the compact actions
     useful: bool  # of which those without effect are masked
@@ -81,6 +82,7 @@ def build(options: Cage2Options, worlds: Sequence[int]) -> Game:
                     options.steps,
                     options.true_state,
                     options.observation,
+                    options.believes,
                     leaderboard,
                     compact,
                     useful,
@@ -135,8 +137,9 @@ class CyborgWorld(World):
         self._turn = 0
         self._entered: set[str] = set()
         self._memory = np.zeros(1, MEMORY)
-        self._belief = Belief.of(1) if variant.observation == "belief" else None
-        self._features = np.zeros(OBSERVATIONS[variant.observation], np.float32)
+        self._belief = Belief.of(1) if variant.believes else None
+        dtype = np.uint8 if variant.observation in LARGEST_BYTE else np.float32
+        self._features = np.zeros(OBSERVATIONS[variant.observation], dtype)
         self._mask = np.ones(N_COMPACT, np.bool_)
 
     def reset(self, seed: int) -> None:
@@ -161,8 +164,10 @@ class CyborgWorld(World):
     def observe(self, agent: int) -> NDArray[Any]:
         """Blue's table as bits, as the wrapper returned it last, or what blue makes of all of them."""
         bits: NDArray[Any] = self._obs
-        belief = self._belief
-        if belief is not None:
+        belief, rules = self._belief, self._variant.leaderboard
+        if belief is not None and self._variant.observation == "hypotheses":
+            write_hypotheses(belief.words[0], belief.counts[0], self._turn, rules, self._features)
+        elif belief is not None:
             write_belief(belief.hypotheses[0], belief.counts[0], self._turn, belief.written, self._features)
         elif self._variant.observation == "memory":
             write_features(self._memory[0], self._features)

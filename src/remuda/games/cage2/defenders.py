@@ -18,8 +18,11 @@ from remuda.core.game import Group
 from remuda.core.kernels import kernel
 from remuda.core.policy import Policy, PolicyInput, PolicyOutput, explore
 from remuda.core.rng import below, uniform
+from remuda.games.cage2.belief import HYPOTHESES_BYTES
+from remuda.games.cage2.compact import N_COMPACT
 from remuda.games.cage2.network import ANALYSE, FIRST_DECOY, N_ACTIONS, N_DECOYS, N_HOSTS, NAMES, REMOVE, RESTORE
 from remuda.games.cage2.observation import BITS
+from remuda.games.cage2.planner import choose_by_rollouts
 from remuda.games.cage2.state import CLEAN, PRIVILEGED, UNSURE, USER_LEVEL
 from remuda.games.cage2.workflow import HOST_TYPE_OF, HOST_TYPES, N_HOST_TYPES, ORDER_BITS, place_in_order
 
@@ -46,10 +49,16 @@ FIRST_DRAW = 2  # the first draw of a turn's key that is free: `explore` uses th
 class Defender(Policy):
     """A scripted blue player."""
 
+    needs = "observation=bits and actions=full"
+
     def __init__(self, group: Group, agents: int) -> None:
-        if group.actions != N_ACTIONS or group.obs_dtype != np.uint8:
-            raise ConfigError(f"{type(self).__name__} is a script for observation=bits and actions=full: say so")
+        if not self.fits(group):
+            raise ConfigError(f"{type(self).__name__} is a script for {self.needs}: say so")
         super().__init__(group, agents)
+
+    def fits(self, group: Group) -> bool:
+        """Whether it can read what the group sees, and has its actions."""
+        return group.actions == N_ACTIONS and group.obs_shape in ((BITS,), (BITS + ORDER_BITS,))
 
     def act(self, inputs: PolicyInput, first: int, last: int) -> PolicyOutput:
         """Choose by the script, then explore if asked to."""
@@ -129,6 +138,20 @@ class GreedyRepair(Defender):
         _greedy_repair(inputs.obs[-1], out)
 
 
+class Planner(Defender):
+    """Plays every allowed action on from what blue believes, and takes the cheapest; see `planner`."""
+
+    needs = "observation=hypotheses and actions=useful, without workflow"
+
+    def fits(self, group: Group) -> bool:
+        """Whether it sees hypotheses, and has the actions that its mask is for."""
+        return group.actions == N_COMPACT and group.obs_shape == (HYPOTHESES_BYTES,)
+
+    def choose(self, inputs: PolicyInput, out: NDArray[np.int64]) -> None:
+        """Play rollouts."""
+        choose_by_rollouts(inputs.obs[-1], inputs.mask, inputs.keys, out)
+
+
 DEFENDERS: dict[str, Callable[[Group, int], Policy]] = {
     "sleep": Sleeper,
     "random_nodecoy": RandomNoDecoy,
@@ -137,6 +160,7 @@ DEFENDERS: dict[str, Callable[[Group, int], Policy]] = {
     "react_remove": ReactRemove,
     "react_mixed": ReactMixed,
     "greedy_repair": GreedyRepair,
+    "planner": Planner,
 }
 
 

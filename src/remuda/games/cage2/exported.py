@@ -118,9 +118,9 @@ class Defender:
 
 def exported_files(options: Cage2Options) -> dict[str, str]:
     """What an exported defender needs besides its network: nothing if it sees plain bits and has the plain actions."""
-    if not options.needs_memory or options.observation == "truth" or options.workflow is not None:
+    if not options.needs_memory or options.observation in ("hypotheses", "truth") or options.workflow is not None:
         return {}
-    believes = options.observation == "belief"
+    believes = options.believes
     rules: list[RuleSet] | RuleSet = options.rules
     head = HEAD.format(
         observation=options.observation,

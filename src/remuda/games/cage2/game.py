@@ -25,7 +25,7 @@ from remuda.games.cage2.attacker import (
     write_red_features,
     write_red_mask,
 )
-from remuda.games.cage2.belief import Belief, conclude, suppose, write_belief
+from remuda.games.cage2.belief import HYPOTHESES_BYTES, Belief, conclude, suppose, write_belief, write_hypotheses
 from remuda.games.cage2.compact import N_COMPACT
 from remuda.games.cage2.memory import FEATURES, MEMORY, forget, full_action, remember, write_features, write_mask
 from remuda.games.cage2.network import (
@@ -72,11 +72,13 @@ OBSERVATIONS = {
     "bits": BITS,
     "memory": FEATURES,
     "belief": TRUTH_FEATURES,
+    "hypotheses": HYPOTHESES_BYTES,
     "truth": TRUTH_FEATURES,
 }  # how many numbers each has
+LARGEST_BYTE = {"bits": 1, "hypotheses": 255}  # of the observations whose numbers are bytes
 BLUE, RED = 0, 1  # groups
 ENTRY_DRAW, PLAYER_DRAW = 0, 1  # draws of an episode's key: B_line's entry, and which red agent plays
-SEES_BITS, SEES_MEMORY, SEES_BELIEF, SEES_TRUTH = range(len(OBSERVATIONS))
+SEES_BITS, SEES_MEMORY, SEES_BELIEF, SEES_HYPOTHESES, SEES_TRUTH = range(len(OBSERVATIONS))
 ALL_RED = (*AGENTS, "learned")
 HOSTS_LOST, IMPACTS, RESTORES, REMOVES, DECOYS_PLACED = 0, 1, 2, 3, 4
 METRICS = ("hosts_lost", "impacts", "restores", "removes", "decoys")
@@ -117,6 +119,7 @@ class Cage2Rules(NamedTuple):
     compact: bool  # actions are those of compact.py
     useful: bool  # and those without effect are masked
     remembers: bool  # blue has a memory
+    believes: bool  # and a belief
 
 
 class Cage2(Game):
@@ -147,12 +150,13 @@ class Cage2(Game):
             blue.masked,
             options.actions == "useful",
             options.needs_memory,
+            options.believes,
         )
         count, signals = len(worlds), self.signals[0]
         self.state = np.zeros(count, STATE)
         self.red_state = np.zeros(count, RED_STATE)
         self.memory = np.zeros(count, MEMORY)
-        self.belief = Belief.of(count if options.observation == "belief" else 0)
+        self.belief = Belief.of(count if options.believes else 0)
         self.red_memory = np.zeros(count, RED_MEMORY)
         self.red_actions = np.zeros(count, np.int64)  # of the red player, in worlds that have one
         self.fix_counts = np.zeros(count, FIX_COUNTS)
@@ -256,11 +260,12 @@ class Cage2(Game):
 def blue_group(options: Cage2Options, metrics: tuple[str, ...], state_shape: tuple[int, ...] | None = None) -> Group:
     """What blue sees and may do, in our simulator and in the original, which shows critics no state."""
     size = OBSERVATIONS[options.observation] + (ORDER_BITS if options.workflow else 0)
-    dtype = np.uint8 if options.observation == "bits" else np.float32
+    high = LARGEST_BYTE.get(options.observation, 1)
+    dtype = np.uint8 if options.observation in LARGEST_BYTE else np.float32
     compact = options.actions != "full"
     actions = N_COMPACT if compact else N_ACTIONS
     return Group(
-        "blue", 1, (size,), dtype, actions, metrics, low=0, high=1, masked=compact, state_shape=state_shape
+        "blue", 1, (size,), dtype, actions, metrics, low=0, high=high, masked=compact, state_shape=state_shape
     )  # fmt: skip
 
 
@@ -327,6 +332,8 @@ def _observe(state: Any, red_state: Any, memory: Any, belief: Any, rules: Any, o
             write_features(memory[w], out[w, 0])
         elif rules.observation == SEES_BELIEF:
             write_belief(belief.hypotheses[w], belief.counts[w], memory[w].turn, belief.written, out[w, 0])
+        elif rules.observation == SEES_HYPOTHESES:
+            write_hypotheses(belief.words[w], belief.counts[w], memory[w].turn, rules.leaderboard[w], out[w, 0])
         else:
             write_truth(state[w], red_state[w], rules.red[w], memory[w].turn, out[w, 0])
         if rules.orders.shape[1]:
@@ -378,7 +385,7 @@ def _step(worlds: Any, episode: Any, rules: Any, red: Any) -> None:
         if rules.remembers:
             write_observation(s, rules.wrapper[w], episode.bits[w])
             remember(memory[w], episode.bits[w], np.int64(s.blue))
-        if rules.observation == SEES_BELIEF:
+        if rules.believes:
             conclude(belief, w, episode.bits[w], np.int64(s.blue), rules.wrapper[w], rules.leaderboard[w])
         if episode.turn[w] == rules.steps:
             episode.over[w] = True

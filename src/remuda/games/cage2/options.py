@@ -58,10 +58,11 @@ class Cage2Options(Options):
     rules: RuleSet | list[RuleSet] = Field(
         "head", description="head: the last version; leaderboard: before two late fixes; per world"
     )
-    observation: Literal["bits", "memory", "belief", "truth"] = Field(
+    observation: Literal["bits", "memory", "belief", "hypotheses", "truth"] = Field(
         "bits",
         description="bits: blue's table now; memory: what it saw and did so far; belief: how likely which true state "
-        "is after that; truth: the true state, for study only",
+        "is after that; hypotheses: these states themselves as bytes, for planners and of no use to networks; truth: "
+        "the true state, for study only",
     )
     actions: Literal["full", "compact", "useful"] = Field(
         "full",
@@ -102,9 +103,11 @@ class Cage2Options(Options):
             raise ConfigError("players=both is for simulator=own: red is scripted in the original")
         if self.simulator == "cyborg" and self.observation == "truth":
             raise ConfigError("observation=truth is for simulator=own: the original does not tell what red remembers")
-        if self.observation == "belief" and self.green is not False:
-            raise ConfigError("observation=belief goes with green=false: it does not consider what green users do")
-        if self.actions == "useful" and self.observation not in ("belief", "truth"):
+        if self.believes and self.green is not False:
+            raise ConfigError(
+                f"observation={self.observation} goes with green=false: it does not consider what green users do"
+            )
+        if self.actions == "useful" and not (self.believes or self.observation == "truth"):
             raise ConfigError(
                 f"actions=useful goes with observation=belief, not {self.observation}: say that, or actions=compact"
             )
@@ -116,6 +119,11 @@ class Cage2Options(Options):
             raise ConfigError(
                 f"true_state={self.true_state} is for simulator=cyborg: simulator=own always has the true state"
             )
+
+    @property
+    def believes(self) -> bool:
+        """Whether blue's belief must be kept."""
+        return self.observation in ("belief", "hypotheses")
 
     @property
     def needs_memory(self) -> bool:
