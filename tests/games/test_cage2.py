@@ -19,7 +19,7 @@ from remuda.core.game import make_game
 from remuda.core.policy import Policy, PolicyBinding, PolicyInput
 from remuda.core.rng import Stream
 from remuda.core.task import Task
-from remuda.games.cage2.defenders import DEFENDERS, ReactMixed
+from remuda.games.cage2.defenders import DEFENDERS, NEEDED_OPTIONS, ReactMixed
 from remuda.games.cage2.game import METRICS, Cage2
 from remuda.games.cage2.network import (
     DECOYS,
@@ -314,11 +314,8 @@ def play(policy: Policy, episodes: tuple[int, ...], **options: Any) -> np.ndarra
 @pytest.mark.parametrize("name", DEFENDERS)
 def test_defenders_play_each_world_independently(name: str) -> None:
     """One policy object plays in several rollouts: no world may influence another."""
-    needed: dict[str, dict[str, Any]] = {
-        "greedy_repair": {"workflow": "all"},
-        "planner": {"observation": "hypotheses", "actions": "useful"},
-    }
-    options = {"red": "mixed", **needed.get(name, {})}
+    needed = {"greedy_repair": {"workflow": "all"}, **NEEDED_OPTIONS}
+    options: dict[str, Any] = {"red": "mixed", **needed.get(name, {})}
     policy = DEFENDERS[name](start(**options).spec.groups[0], 1)
     together = play(policy, (0, 1, 2, 3), **options)
     alone = [play(policy, (world,), **options)[:, 0] for world in range(4)]

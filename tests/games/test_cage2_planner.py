@@ -142,6 +142,12 @@ def test_it_plays_better_than_defenders_without_a_plan() -> None:
     assert planned.returns.mean() > restoring.returns.mean() + 5
 
 
+def test_the_leaderboard_gives_it_what_it_needs() -> None:
+    scored = remuda.cage2_leaderboard("planner", episodes=1)
+    assert scored.returns["b_line"].shape == (1, 3)
+    assert (scored.returns["sleep"] == 0).all()  # it does not pay for repairs of what nobody attacks
+
+
 @pytest.mark.parametrize(
     "options",
     [

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from remuda.core.errors import ConfigError, UnknownName
 from remuda.core.plan import FROZEN
-from remuda.games.cage2.defenders import DEFENDERS
+from remuda.games.cage2.defenders import DEFENDERS, NEEDED_OPTIONS
 from remuda.games.cage2.red import AGENTS
 from remuda.learners.registry import PLAYERS
 from remuda.runs.directory import RunDirectory
@@ -199,7 +199,8 @@ def _setup(target: RunDirectory | Path | str, settings: dict[str, Any], checkpoi
     known = [*DEFENDERS, *PLAYERS]
     if target not in known and not str(target).startswith(f"{FROZEN}:"):
         raise UnknownName("run or defender", str(target), known)
-    return EvaluationSetup.of("cage2", {**settings, "learner": target}, checkpoint)
+    settings = {**settings, **NEEDED_OPTIONS.get(str(target), {}), "learner": target}
+    return EvaluationSetup.of("cage2", settings, checkpoint)
 
 
 def _half_width(values: NDArray[np.float64]) -> float:

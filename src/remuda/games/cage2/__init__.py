@@ -6,7 +6,8 @@
 - `observation`: what blue sees now. `memory`: what it remembers. `belief`: what it can conclude. `truth`: all of it.
 - `compact`: fewer actions. `useful`: those of them that make a difference. `turn`: what every side does in a turn.
 - `exported`: memory, belief and actions as a file of their own, for an exported agent.
-- `workflow`: orders of repair. `defenders`: scripted blue players. `picture`: pictures.
+- `workflow`: orders of repair. `defenders`: scripted blue players. `planner`: one of them, by rollouts from the belief.
+- `picture`: pictures.
 - `traces`, `verify`: recorded games of the original, and the comparison with them; see DIFFERENCES.md.
 - `cyborg`: the original simulator behind the same game.
 """

@@ -162,6 +162,8 @@ DEFENDERS: dict[str, Callable[[Group, int], Policy]] = {
     "greedy_repair": GreedyRepair,
     "planner": Planner,
 }
+NEEDED_OPTIONS: dict[str, dict[str, Any]] = {"planner": {"observation": "hypotheses", "actions": "useful"}}
+"""Options of the game without which a defender does not play; for the others the defaults are right."""
 
 
 @kernel
