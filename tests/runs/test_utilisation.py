@@ -16,6 +16,8 @@ from torch.utils.flop_counter import FlopCounterMode
 import remuda
 from remuda.core.game import Group
 from remuda.core.machine import machine
+from remuda.learners.iqn.learner import IQN
+from remuda.learners.iqn.options import IQNOptions
 from remuda.learners.ppo.learner import PPO
 from remuda.learners.ppo.options import PPOOptions
 from remuda.runs import utilisation
@@ -46,6 +48,39 @@ def test_ppo_counts_the_operations_that_torch_counts() -> None:
     assert own.learn_update == 0
 
 
+class Quantiles(nn.Module):
+    """IQN's network for one agent, without noise, which needs no products."""
+
+    def __init__(self, inputs: int, layer: int, actions: int) -> None:
+        super().__init__()
+        self.body, self.phi = nn.Linear(inputs, layer), nn.Linear(64, layer)
+        self.layer, self.head = nn.Linear(layer, layer), nn.Linear(layer, 1 + actions)
+
+    def hidden(self, x: torch.Tensor, cosines: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.layer(torch.relu(self.body(x))[:, None] * torch.relu(self.phi(cosines))))
+
+
+def test_iqn_counts_the_operations_that_torch_counts() -> None:
+    group, rows, q, k = Group("all", 1, (3, 7), "float32", 5), 40, 6, 4
+    options = IQNOptions(layer=12, frames=2, quantiles=q, acting_quantiles=k, batch_size=rows)
+    own = IQN.dense_flops(group, options, agent=0)
+    assert own is not None
+    net, x, fixed, drawn = Quantiles(42, 12, 5), torch.randn(rows, 42), torch.randn(k, 64), torch.randn(rows, q, 64)
+
+    def act() -> None:
+        net.head(net.hidden(x, fixed).mean(dim=1))
+
+    def values() -> torch.Tensor:
+        return net.head(net.hidden(x, drawn))
+
+    with torch.no_grad():
+        assert own.act * rows + 2 * 64 * 12 * k == counted(act)
+        choices = counted(act) + counted(values)
+    assert own.learn_update == choices + counted(lambda: values().sum().backward())
+    assert own.learn_step == 0
+    assert IQN.dense_flops(group, IQNOptions(body="gru", layer=16), agent=0) is None
+
+
 def test_the_peak_is_measured_once_per_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(utilisation, "cache_base", lambda: tmp_path)
     first = utilisation.peak_flops()
@@ -54,6 +89,12 @@ def test_the_peak_is_measured_once_per_machine(monkeypatch: pytest.MonkeyPatch, 
     assert utilisation.peak_flops() == first
     (tmp_path / utilisation.PEAK_FILE).write_text("not json")
     assert utilisation.peak_flops() == 1.0
+
+
+def test_a_run_of_iqn_reports_it_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tiny: dict[str, Any]) -> None:
+    monkeypatch.setattr(utilisation, "peak_flops", lambda: 1e6)
+    result = remuda.train("treasurehunt", out=tmp_path / "run", quiet=True, **tiny).result
+    assert min(result["mfu"].values()) > 0
 
 
 def test_a_run_reports_how_much_of_the_processor_its_networks_used(

@@ -45,19 +45,33 @@ def padded(width: int) -> int:
 
 @dataclass(frozen=True)
 class WeightEntry:
-    """One named array of a network: its shape without and with padding, and where it starts in the row."""
+    """One named array of a network: its shape without and with padding, and where it starts in the row.
+
+    In the row it may have more rows of zeros than its padded shape, or be transposed, or both: it then has the shape
+    `memory` there, of which the padded shape, transposed or not, is the beginning.
+    """
 
     name: str
     shape: tuple[int, ...]
     padded_shape: tuple[int, ...]
     offset: int
     init_scale: float  # initial values are uniform in init_offset ± init_scale
-    init_offset: float = 0.0
+    init_offset: float
+    memory: tuple[int, ...]
+    transposed: bool
 
     @property
     def size(self) -> int:
         """Columns it takes in the row, with padding."""
-        return math.prod(self.padded_shape)
+        return math.prod(self.memory)
+
+    def array(self, columns: Tensor) -> Tensor:
+        """The array of some agents, (agents, *padded_shape), as a view of its columns (agents, size)."""
+        array = columns.view(len(columns), *self.memory)
+        array = array.transpose(1, 2) if self.transposed else array
+        for axis, count in enumerate(self.padded_shape, 1):
+            array = array if array.shape[axis] == count else array.narrow(axis, 0, count)
+        return array
 
 
 class WeightLayout:
@@ -67,11 +81,16 @@ class WeightLayout:
         self.entries: list[WeightEntry] = []
 
     def add(
-        self, name: str, shape: Sequence[int], init_scale: float, init_offset: float = 0.0, pad: bool = True
-    ) -> None:
+        self, name: str, shape: Sequence[int], init_scale: float, init_offset: float = 0.0, pad: bool = True,
+        memory: tuple[int, ...] | None = None, transposed: bool = False,
+    ) -> None:  # fmt: skip
         """Append an array. Its padding starts at zero and stays zero, because its gradient is zero."""
         padded_shape = tuple(padded(n) for n in shape) if pad else tuple(shape)
-        self.entries.append(WeightEntry(name, tuple(shape), padded_shape, self.size, init_scale, init_offset))
+        self.entries.append(
+            WeightEntry(
+                name, tuple(shape), padded_shape, self.size, init_scale, init_offset, memory or padded_shape, transposed
+            )
+        )
 
     @property
     def size(self) -> int:
@@ -85,7 +104,7 @@ class WeightLayout:
     def arrays(self, rows: Tensor) -> dict[str, Tensor]:
         """Each array of all agents, (agents, *padded_shape), as views, differentiable with respect to `rows`."""
         parts = rows.split_with_sizes(self._sizes, dim=1)
-        return {e.name: part.view(len(rows), *e.padded_shape) for e, part in zip(self.entries, parts, strict=True)}
+        return {entry.name: entry.array(part) for entry, part in zip(self.entries, parts, strict=True)}
 
     def initial_rows(self, keys: Keys) -> NDArray[np.float32]:
         """Initial weights, one row per key and drawn from that key, (agents, columns)."""
@@ -99,7 +118,8 @@ class WeightLayout:
 
     def _view(self, row: NDArray[np.float32], entry: WeightEntry) -> NDArray[np.float32]:
         """The columns of an array in a row, in its shape and without padding, as a view."""
-        array = row[entry.offset : entry.offset + entry.size].reshape(entry.padded_shape)
+        array = row[entry.offset : entry.offset + entry.size].reshape(entry.memory)
+        array = array.T if entry.transposed else array
         return array[tuple(slice(n) for n in entry.shape)]
 
     def unpack(self, row: NDArray[np.float32]) -> dict[str, NDArray[np.float32]]:
@@ -187,9 +207,14 @@ def pad_rows(x: Tensor) -> Tensor:
 
 def chunks(agents: int, bytes_each: int) -> Iterator[tuple[int, int]]:
     """Ranges of neighbouring agents whose activations fit into CHUNK_BYTES together."""
-    step = max(1, CHUNK_BYTES // max(bytes_each, 1))
+    step = chunk_agents(bytes_each)
     for first in range(0, agents, step):
         yield first, min(first + step, agents)
+
+
+def chunk_agents(bytes_each: int) -> int:
+    """How many agents' activations fit into CHUNK_BYTES together, at least one."""
+    return max(1, CHUNK_BYTES // max(bytes_each, 1))
 
 
 class StackedNetwork:

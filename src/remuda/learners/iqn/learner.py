@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from torch import Tensor
 from remuda.core import rng
 from remuda.core.fragment import Fragment
 from remuda.core.game import Group
-from remuda.core.learner import Learner, LearnerContext, State
+from remuda.core.learner import DenseFlops, Learner, LearnerContext, State
 from remuda.core.options import Options
 from remuda.core.policy import Policy
 from remuda.core.ranges import true_ranges
@@ -20,13 +21,15 @@ from remuda.core.rng import Keys, Stream
 from remuda.core.timeline import span
 from remuda.learners.capacity import replay_capacity
 from remuda.learners.devices import to_device
+from remuda.learners.iqn.compiled import AgentRows, CompiledUpdates
+from remuda.learners.iqn.flat import can_be_compiled
 from remuda.learners.iqn.network import IQNNetwork, Noise
 from remuda.learners.iqn.options import IQNOptions
 from remuda.learners.iqn.policy import IQNPolicy
 from remuda.learners.replay import ReplayBuffer, TransitionBatch
 from remuda.learners.schedule import schedule
 from remuda.learners.sequences import SequenceBatch, SequenceShape, sample_sequences
-from remuda.learners.stack import Adam, chunks, init_keys, pad_frame_stacks
+from remuda.learners.stack import Adam, chunk_agents, init_keys, pad_frame_stacks
 
 Arrays = dict[str, Tensor]
 """Weights of some agents by name, each (agents, …)."""
@@ -51,6 +54,9 @@ class IQN(Learner):
         self.weights = to_device(initial, context.device)
         self.target = self.weights.clone()
         self.adam = Adam(self.weights)
+        self.compiled = can_be_compiled(self.network) and not options.compile
+        """Whether the compiled form learns; tests and benchmarks set it to False for the readable one."""
+        self._kernels: CompiledUpdates | None = None
         self.updates = 0  # due so far, also those that an agent did not make: the clock of schedules and random streams
         self.steps = np.zeros(context.agents, np.int64)  # made
         self._reset_sums()
@@ -68,6 +74,12 @@ class IQN(Learner):
         """An IQNPolicy, before rows are loaded."""
         return IQNPolicy(group, agents, options, precision, device)
 
+    @classmethod
+    def dense_flops(cls, group: Group, options: Any, agent: int) -> DenseFlops | None:
+        """Per update: the network at what was seen, with its gradient, the target network and the greedy choice."""
+        network = IQNNetwork(group, options, "fp32", "cpu")
+        return network.dense_flops() if network.plain else None
+
     def rows(self) -> NDArray[np.float32]:
         """Weights and, in the last column, ε for the next rollouts."""
         epsilon = self._epsilon.at(self.updates, self.context.total_updates).astype(np.float32)
@@ -83,14 +95,13 @@ class IQN(Learner):
         starts = self.options.learning_starts or self.options.batch_size
         ready = self.replay.counts >= starts
         for start, stop in true_ranges(ready):
-            for low, high in chunks(stop - start, self.network.update_bytes()):
-                first, last = start + low, start + high
-                for i in range(count):
-                    loss, norm = self._update(first, last, self.updates + i)
+            for low, high in self._chunks(start, stop):
+                agents = slice(low, high)
+                for loss, norm in self._updates(low, high, range(self.updates, self.updates + count)):
                     finite = np.isfinite(norm)
-                    self._losses[first:last] += np.where(finite, loss, 0.0)
-                    self._norms[first:last] += np.where(finite, norm, 0.0)
-                    made[first:last] += finite
+                    self._losses[agents] += np.where(finite, loss, 0.0)
+                    self._norms[agents] += np.where(finite, norm, 0.0)
+                    made[agents] += finite
         self.steps += made
         self._made += made
         self.note_skipped_updates(np.where(ready, count - made, 0))
@@ -113,6 +124,39 @@ class IQN(Learner):
     def skip(self, count: int) -> None:
         """Advance schedules and random streams; the replay buffers stay as they are."""
         self.updates += count
+
+    def _chunks(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
+        """Ranges of agents that learn together: one by one in the compiled form."""
+        step = 1 if self.compiled else chunk_agents(self.network.update_bytes())
+        for first in range(start, stop, step):
+            yield first, min(first + step, stop)
+
+    def _updates(self, first: int, last: int, numbers: range) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
+        """Make updates for agents first … last-1; yields their losses and gradient norms, update by update."""
+        if self.compiled:
+            yield from self._compiled_updates(first, numbers)
+        else:
+            for update in numbers:
+                yield self._update(first, last, update)
+
+    def _compiled_updates(self, agent: int, numbers: range) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
+        """As `_updates`, for one agent."""
+        if self._kernels is None:
+            self._kernels = CompiledUpdates(self.network)
+        kernels, options, total = self._kernels, self.options, self.context.total_updates
+        adam, one = self.adam, slice(agent, agent + 1)
+        arrays = (self.weights, self.target, adam.mean, adam.square)
+        rows = AgentRows(*(tensor[agent].numpy() for tensor in arrays))
+        for update in numbers:
+            keys, gamma = self.update_keys(one, update), self._gamma.at(update, total)[one]
+            with span("sample"):
+                sample = keys[Stream.SAMPLE]
+                batch = self.replay.sample(agent, agent + 1, sample, options.batch_size, options.n_step, gamma)
+            loss = kernels.gradient(rows, batch, keys)
+            rate = float(self._rate.at(update, total)[agent])
+            norm = kernels.step(rows, loss, (float(adam.counts[agent]) + 1.0, rate, options.clip, options.tau))
+            adam.counts[agent] += np.isfinite(norm)
+            yield np.array([loss]), np.array([norm])
 
     def _update(self, first: int, last: int, update: int) -> tuple[NDArray[Any], NDArray[Any]]:
         """One gradient step for agents first … last-1; returns their losses and gradient norms."""

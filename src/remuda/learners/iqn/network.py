@@ -18,11 +18,13 @@ from torch import Tensor
 
 from remuda.core import rng
 from remuda.core.game import Group
+from remuda.core.learner import DenseFlops
 from remuda.core.rng import Keys
 from remuda.learners.body import Body, own_body
 from remuda.learners.devices import to_device
+from remuda.learners.products import LANE, filled
 from remuda.learners.recurrent import CELLS, RecurrentCell
-from remuda.learners.stack import MIN_ROWS, StackedNetwork, WeightLayout, add_linear, linear, padded
+from remuda.learners.stack import MIN_ROWS, StackedNetwork, WeightLayout, linear, padded
 
 if TYPE_CHECKING:
     from remuda.learners.iqn.options import IQNOptions
@@ -50,12 +52,21 @@ class Noise:
         """Noise number `which` of each agent's key; None if the noise is off."""
         if not network.noisy:
             return None
-        width, outputs = network.width, network.outputs
-        sizes = (width, width, width, outputs)
-        eps = rng.normals(rng.keys(keys, which), sum(sizes)).astype(np.float32)
-        eps = np.sign(eps) * np.sqrt(np.abs(eps))
-        a, b, c, d = to_device(eps, device).split_with_sizes(sizes, dim=1)
+        eps = cls.factors(keys, which, network)
+        a, b, c, d = to_device(eps, device).split_with_sizes(cls.sizes(network), dim=1)
         return cls(a.unsqueeze(1), b.unsqueeze(2), c.unsqueeze(1), d.unsqueeze(2))
+
+    @classmethod
+    def factors(cls, keys: Keys, which: int, network: IQNNetwork) -> NDArray[np.float32]:
+        """All four arrays of each agent, one behind the other, (agents, numbers)."""
+        eps = rng.normals(rng.keys(keys, which), sum(cls.sizes(network))).astype(np.float32)
+        factors: NDArray[np.float32] = np.sign(eps) * np.sqrt(np.abs(eps))
+        return factors
+
+    @staticmethod
+    def sizes(network: IQNNetwork) -> tuple[int, int, int, int]:
+        """Numbers of the four arrays, with padding."""
+        return network.width, network.width, network.width, network.outputs
 
 
 class IQNNetwork(StackedNetwork):
@@ -76,26 +87,41 @@ class IQNNetwork(StackedNetwork):
         self.layout = self._layout()
         self._cosines = math.pi * torch.arange(1, COSINES + 1, dtype=torch.float32, device=self.device)
         k = options.acting_quantiles
-        rows = torch.arange(max(k, MIN_ROWS), dtype=torch.float32, device=self.device) % k
-        self._acting_taus = (rows + 0.5) / k
+        self.acting_taus = (torch.arange(k, dtype=torch.float32, device=self.device) + 0.5) / k
+        """Fixed quantiles, (acting quantiles,)."""
+        self._acting_rows = torch.arange(max(k, MIN_ROWS), device=self.device) % k
 
     def _layout(self) -> WeightLayout:
         options, layout = self.options, WeightLayout()
-        inputs, layer, outputs = self.frames * self.obs_size, options.layer, self.actions + 1
         if self.cell is not None:
             self.cell.add_to(layout)
         elif self.body is None:
-            add_linear(layout, "body", inputs, layer)
+            self._add(layout, "body", self.frames * self.obs_size, options.layer, transposed=True)
         else:
             for name, shape in self.body.shapes.items():
                 layout.add(f"body.{name}", shape, init_scale=0.0, pad=False)
-        add_linear(layout, "phi", COSINES, layer)
-        for name, width in (("layer", layer), ("head", outputs)):
-            add_linear(layout, name, layer, width)
-            if self.noisy:
-                layout.add(f"{name}.weight_sigma", (width, layer), init_scale=0.0, init_offset=options.sigma)
-                layout.add(f"{name}.bias_sigma", (width,), init_scale=0.0, init_offset=options.sigma)
+        self._add(layout, "phi", COSINES, options.layer)
+        self._add(layout, "layer", options.layer, options.layer, transposed=True, noisy=self.noisy)
+        self._add(layout, "head", options.layer, self.actions + 1, noisy=self.noisy)
         return layout
+
+    def _add(
+        self, layout: WeightLayout, name: str, inputs: int, outputs: int, transposed: bool = False, noisy: bool = False
+    ) -> None:
+        """Append a linear layer, in a row as compiled kernels need it: see `kernels.Places`."""
+        width, scale = filled(outputs), math.sqrt(1.0 / inputs)
+        if name == "head":
+            matrix, vector = (padded(outputs), filled(inputs)), (width,)
+        elif transposed:
+            matrix, vector = ((filled(inputs) if name == "layer" else padded(inputs)) + 1, width), (width,)
+        else:
+            matrix, vector = (width + 1, padded(inputs)), (width + LANE,)
+        layout.add(f"{name}.weight", (outputs, inputs), scale, memory=matrix, transposed=transposed)
+        layout.add(f"{name}.bias", (outputs,), scale, memory=vector)
+        if noisy:
+            sigma, shape = self.options.sigma, (outputs, inputs)
+            layout.add(f"{name}.weight_sigma", shape, 0.0, sigma, memory=matrix, transposed=transposed)
+            layout.add(f"{name}.bias_sigma", (outputs,), 0.0, sigma, memory=vector)
 
     def initial_rows(self, keys: Keys) -> NDArray[np.float32]:
         """Initial weights, one row per key."""
@@ -148,7 +174,7 @@ class IQNNetwork(StackedNetwork):
     def for_acting(self, arrays: dict[str, Tensor]) -> dict[str, Tensor]:
         """The arrays with the embedding of the fixed quantiles added, which depends on the weights alone."""
         agents = arrays["phi.weight"].shape[0]
-        phi = self.phi(arrays, self._acting_taus.expand(agents, -1))
+        phi = self.phi(arrays, self.acting_taus[self._acting_rows].expand(agents, -1))
         return {**arrays, ACTING_PHI: phi[:, : self.options.acting_quantiles]}
 
     def mean_advantages(self, arrays: dict[str, Tensor], features: Tensor) -> Tensor:
@@ -178,6 +204,24 @@ class IQNNetwork(StackedNetwork):
         """Dueling: Q from the value in column 0 and the advantages after it."""
         advantages = out[:, :, 1 : self.actions + 1]
         return out[:, :, :1] + advantages - advantages.mean(dim=2, keepdim=True)
+
+    @property
+    def plain(self) -> bool:
+        """Whether one layer reads observations: no body of the user's or ours, no memory."""
+        return self.body is None and self.cell is None
+
+    def dense_flops(self) -> DenseFlops:
+        """Of the plain network: φ of the fixed quantiles counts once per update, the head there once per state."""
+        options, layer = self.options, self.options.layer
+        body, head = 2.0 * self.frames * self.obs_size * layer, 2.0 * layer * (1 + self.actions)
+        phi, hidden = 2.0 * COSINES * layer, 2.0 * layer * layer
+        act = body + options.acting_quantiles * hidden + head
+        quantile = phi + hidden + head
+        behind = body + options.quantiles * quantile  # a state and its quantiles in the target network
+        # Of observations and cosines there is no gradient.
+        learned = 2.0 * body + options.quantiles * (3.0 * quantile - phi)
+        update = options.batch_size * (act + behind + learned) + options.acting_quantiles * phi
+        return DenseFlops(act=act, learn_step=0.0, learn_update=update)
 
     def acting_bytes(self, worlds: int) -> int:
         """Bytes of one agent's largest activation while acting."""

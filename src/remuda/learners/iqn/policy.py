@@ -9,6 +9,8 @@ from torch import Tensor
 
 from remuda.core.game import Group
 from remuda.core.policy import PolicyInput, PolicyOutput, explore
+from remuda.learners.iqn.acting import CompiledActing
+from remuda.learners.iqn.flat import can_be_compiled
 from remuda.learners.iqn.network import IQNNetwork
 from remuda.learners.iqn.options import IQNOptions
 from remuda.learners.recurrent import memory_rows
@@ -23,6 +25,9 @@ class IQNPolicy(StackedPolicy):
         self.network = IQNNetwork(group, options, precision, device)
         super().__init__(group, agents, self.network.layout, 1, device)
         self.frames = options.frames
+        self.compiled = can_be_compiled(self.network)
+        """Whether compiled kernels choose; tests and benchmarks set it to False for the readable form."""
+        self._acting: CompiledActing | None = None  # of the rows that were loaded, once it is asked
         self.memory_size = self.network.memory_size
         if self.memory_size:
             self.extras = (MEMORY,)
@@ -33,16 +38,20 @@ class IQNPolicy(StackedPolicy):
         """Add the embedded quantiles."""
         return self.network.for_acting(arrays)
 
+    def load(self, rows: NDArray[np.float32], versions: int | NDArray[np.int64]) -> None:
+        """Use published rows from now on."""
+        super().load(rows, versions)
+        if self.compiled:
+            self._acting = self._acting or CompiledActing(self.network, self.agents)
+            self._acting.load(self._weights.numpy())
+
     def act(self, inputs: PolicyInput, first: int, last: int) -> PolicyOutput:
         """Choose ε-greedily, with the row's ε unless `inputs.exploration` is given."""
-        worlds = inputs.keys.shape[0]
-        greedy = np.empty((worlds, last - first), np.int64)
-        memory = np.empty((worlds, last - first, self.memory_size), np.float32) if self.memory_size else None
-        for low, high in chunks(last - first, self.network.acting_bytes(worlds)):
-            advantages = self._advantages(inputs, low, high, first, memory)
-            if inputs.mask is not None:
-                advantages = np.where(inputs.mask[:, low:high], advantages, -np.inf)
-            greedy[:, low:high] = advantages.argmax(axis=-1)
+        memory = np.empty((*inputs.keys.shape, self.memory_size), np.float32) if self.memory_size else None
+        if self.compiled and self._acting is not None:
+            greedy = self._acting.greedy(inputs, first)
+        else:
+            greedy = self._greedy(inputs, first, memory)
         if inputs.exploration is None:
             epsilon = self._rows[first:last, -1].astype(np.float64)
         else:
@@ -51,6 +60,17 @@ class IQNPolicy(StackedPolicy):
         if inputs.memory is None or memory is None:
             return PolicyOutput(actions)
         return PolicyOutput(actions, {MEMORY: inputs.memory.copy()}, memory)
+
+    def _greedy(self, inputs: PolicyInput, first: int, memory: NDArray[np.float32] | None) -> NDArray[np.int64]:
+        """The best actions of agents from `first` on, (worlds, agents); writes the next recurrent states."""
+        worlds, agents = inputs.keys.shape
+        greedy = np.empty((worlds, agents), np.int64)
+        for low, high in chunks(agents, self.network.acting_bytes(worlds)):
+            advantages = self._advantages(inputs, low, high, first, memory)
+            if inputs.mask is not None:
+                advantages = np.where(inputs.mask[:, low:high], advantages, -np.inf)
+            greedy[:, low:high] = advantages.argmax(axis=-1)
+        return greedy
 
     @torch.no_grad()
     def _advantages(
