@@ -59,11 +59,11 @@ def _block(rows: int, columns: int) -> Any:
                     ("first", 15), ("add", 16),
                 )
             }  # fmt: skip
-            lanes, most_rows, most_vectors = _registers(context.codegen().magic_tuple(), rows, columns)
-            for row in range(0, rows, most_rows):
-                for column in range(0, columns, lanes * most_vectors):
-                    own = range(row, min(row + most_rows, rows))
-                    vectors = min(most_vectors, (columns - column) // lanes)
+            lanes, max_rows, max_vectors = _registers(context.codegen().magic_tuple(), rows, columns)
+            for row in range(0, rows, max_rows):
+                for column in range(0, columns, lanes * max_vectors):
+                    own = range(row, min(row + max_rows, rows))
+                    vectors = min(max_vectors, (columns - column) // lanes)
                     _Loop(builder, arrays, numbers, lanes).write(own, column, vectors)
             return context.get_dummy_value()
 
@@ -78,8 +78,8 @@ def _registers(target: tuple[str, str, str], rows: int, columns: int) -> tuple[i
     if "+avx512f" in features:  # 32 registers
         return 16, rows, columns // 16
     wide = triple.startswith(("x86", "i686", "amd64"))
-    most_rows = 6 if rows % 6 == 0 else 4
-    return (8, most_rows, 2) if wide else (4, most_rows, 4)  # 16 registers of AVX2, 32 of NEON
+    max_rows = 6 if rows % 6 == 0 else 4
+    return (8, max_rows, 2) if wide else (4, max_rows, 4)  # 16 registers of AVX2, 32 of NEON
 
 
 class _Loop:

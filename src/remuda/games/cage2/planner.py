@@ -91,7 +91,7 @@ class Known(NamedTuple):
         return cls(hypotheses, words, seen[..., ALL_HYPOTHESES:].copy().view(np.int64))
 
 
-class Work(NamedTuple):
+class PlannerArrays(NamedTuple):
     """Room to work in."""
 
     world: NDArray[Any]  # (1,): the hypothesis that is played on
@@ -100,7 +100,7 @@ class Work(NamedTuple):
     costs: NDArray[np.int64]  # (N_COMPACT, policies): by action, the sum of its rollouts, in tenths
 
     @classmethod
-    def new(cls) -> Work:
+    def new(cls) -> PlannerArrays:
         """Empty."""
         world = np.zeros(1, HYPOTHESIS)
         words = world.view(np.uint64).reshape(1, WORDS)
@@ -118,7 +118,7 @@ class Unsure(NamedTuple):
 
 def choose_by_rollouts(seen: NDArray[np.uint8], mask: Any, keys: Keys, out: NDArray[np.int64]) -> None:
     """Write a compact action for each world and agent; `seen` are the bytes of observation=hypotheses."""
-    _choose_all(Known.of(seen), mask, keys, Work.new(), out)
+    _choose_all(Known.of(seen), mask, keys, PlannerArrays.new(), out)
 
 
 @kernel

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from remuda.learners.iqn.kernels import COSINES, ROWS, Memory, NoisyLayers, Places, Sizes
+from remuda.learners.iqn.kernels import COSINES, ROWS, Memory, NoisyLayers, Sizes, WeightPlaces
 from remuda.learners.iqn.network import IQNNetwork, Noise
 from remuda.learners.products import LANE, SPARE, filled
 
@@ -15,7 +15,7 @@ ARRAYS = [
     "body.weight", "body.bias", "phi.weight", "phi.bias", "layer.weight", "layer.bias", "head.weight", "head.bias",
     "layer.weight_sigma", "layer.bias_sigma", "head.weight_sigma", "head.bias_sigma",
 ]  # fmt: skip
-"""Names of the arrays in the order of Places."""
+"""Names of the arrays in the order of WeightPlaces."""
 
 
 def can_be_compiled(network: IQNNetwork) -> bool:
@@ -38,7 +38,7 @@ class FlatLayout:
         )  # fmt: skip
         self.noisy, self.noise_sizes = network.noisy, Noise.sizes(network)
         known = {entry.name: entry.offset for entry in network.layout.entries}
-        self.places = Places._make(known.get(name, 0) for name in ARRAYS)
+        self.places = WeightPlaces._make(known.get(name, 0) for name in ARRAYS)
 
     def read_noise(self, draws: NDArray[np.float32], out: NDArray[np.float32]) -> None:
         """Copy the noise of one agent, in the order of `Noise.sizes`, to NoisyLayers.noise."""
@@ -60,10 +60,10 @@ class FlatLayout:
         """Space for an update."""
         sizes = self.sizes
         width, rows = sizes.width, sizes.batch + SPARE
-        most = max(sizes.lanes, sizes.acting_lanes)
+        lanes = max(sizes.lanes, sizes.acting_lanes)
         heads = 1 + sizes.actions
         return Memory(
-            identity=np.arange(max(sizes.inputs, width, rows, most, COSINES) + SPARE),
+            identity=np.arange(max(sizes.inputs, width, rows, lanes, COSINES) + SPARE),
             seen=np.zeros(sizes.inputs, np.bool_),
             columns=np.zeros(sizes.inputs + SPARE + 1, np.int64),
             tile=zeros(ROWS * max(sizes.inputs, sizes.batch)),
@@ -74,8 +74,8 @@ class FlatLayout:
             acting_cosines=zeros(COSINES * sizes.acting_lanes),
             acting_phi=zeros((width + SPARE) * sizes.acting_lanes),
             phi=zeros((width + SPARE) * sizes.lanes),
-            x=zeros((width + SPARE) * most),
-            hidden=zeros(most * width),
+            x=zeros((width + SPARE) * lanes),
+            hidden=zeros(lanes * width),
             hidden_grad=zeros(sizes.lanes * width),
             hidden_grad_t=zeros((width + 1) * sizes.lanes),
             x_grad=zeros((width + SPARE) * sizes.lanes),

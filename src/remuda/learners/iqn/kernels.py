@@ -40,7 +40,7 @@ class Sizes(NamedTuple):
     acting_lanes: int
 
 
-class Places(NamedTuple):
+class WeightPlaces(NamedTuple):
     """Where arrays begin in the row of an agent.
 
     Body (inputs, width) and layer (features, width) are transposed: a feature that is not zero takes part with a row.

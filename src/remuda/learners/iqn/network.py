@@ -108,7 +108,7 @@ class IQNNetwork(StackedNetwork):
     def _add(
         self, layout: WeightLayout, name: str, inputs: int, outputs: int, transposed: bool = False, noisy: bool = False
     ) -> None:
-        """Append a linear layer, in a row as compiled kernels need it: see `kernels.Places`."""
+        """Append a linear layer, in a row as compiled kernels need it: see `kernels.WeightPlaces`."""
         width, scale = filled(outputs), math.sqrt(1.0 / inputs)
         if name == "head":
             matrix, vector = (padded(outputs), filled(inputs)), (width,)
