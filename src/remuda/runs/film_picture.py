@@ -23,7 +23,7 @@ BOX, GAP = (156, 44), 8
 MAX_AGENTS = 12
 """Agents on the score board; the rest are summed up."""
 COLOURS = 160
-MAX_STRETCH = 1.25
+MAX_ELONGATION = 1.25
 BEAM_ALPHA = 165
 PALETTE_TURNS = 6
 OVERSAMPLE = 4
@@ -176,7 +176,7 @@ class _GridField:
     def __init__(self, film: Film, size: int) -> None:
         self.rows, self.cols = film.header["size"]
         # Long fields are a little longer than square ones, or their agents' numbers could not be read.
-        fitting = min(size / (self.rows * self.cols) ** 0.5, MAX_STRETCH * size / max(self.rows, self.cols))
+        fitting = min(size / (self.rows * self.cols) ** 0.5, MAX_ELONGATION * size / max(self.rows, self.cols))
         self.cell = max(6, int(fitting))
         self.width, self.height = self.cols * self.cell, self.rows * self.cell
         self.kinds, self.colours = film.header["kinds"], film.header["colours"]
