@@ -18,6 +18,8 @@ import remuda
 from remuda.core.errors import GameError, LearnerError
 from remuda.core.game import GameEntry, Group
 from remuda.core.rng import Keys, below
+from remuda.learners.iqn import learner as iqn_learner
+from remuda.learners.iqn.compiled import CompiledUpdates
 from remuda.learners.iqn.learner import IQN
 from remuda.learners.ppo.tiled import AgentLearning
 from remuda.runs.failure_log import FAILURES, MAX_FAILED_ROUNDS, MIN_FAILURES, read_failure
@@ -214,12 +216,8 @@ def _same(one: dict[str, NDArray[Any]], other: dict[str, NDArray[Any]]) -> bool:
     return all(np.array_equal(one[name], other[name]) for name in one)
 
 
-@pytest.mark.parametrize(("learner", "kind", "verb"), [("iqn", IQN, "_loss"), ("ppo", AgentLearning, "gradient")])
-@pytest.mark.parametrize("engine", ["vectorized", "threads"])
-def test_what_is_not_finite_costs_its_agent_that_update_and_nobody_else(
-    train: Any, monkeypatch: pytest.MonkeyPatch, learner: str, kind: Any, verb: str, engine: str
-) -> None:
-    good = train("good", learner, **ENGINES[engine], what="nothing")
+def _spoil_readable(kind: Any, verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Agent 0's second and third loss or gradient are not finite."""
     original = getattr(kind, verb)
     damaged = [0]
 
@@ -236,6 +234,39 @@ def test_what_is_not_finite_costs_its_agent_that_update_and_nobody_else(
         return result
 
     monkeypatch.setattr(kind, verb, spoil)
+
+
+def _spoil_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same for IQN's compiled form."""
+    original = IQN._compiled_updates
+    damaged = [0]
+
+    class Unlucky(CompiledUpdates):
+        def gradient(self, *args: Any) -> float:
+            loss = super().gradient(*args)
+            damaged[0] += 1
+            return np.nan if damaged[0] in (2, 3) else loss
+
+    def spoil(self: IQN, agent: int, numbers: range) -> Any:
+        self._kernels = Unlucky(self.network) if self.context.herd_first + agent == 0 else None
+        yield from original(self, agent, numbers)
+
+    monkeypatch.setattr(IQN, "_compiled_updates", spoil)
+
+
+@pytest.mark.parametrize("form", ["iqn, compiled", "iqn, readable", "ppo"])
+@pytest.mark.parametrize("engine", ["vectorized", "threads"])
+def test_what_is_not_finite_costs_its_agent_that_update_and_nobody_else(
+    train: Any, monkeypatch: pytest.MonkeyPatch, form: str, engine: str
+) -> None:
+    learner = form[:3]
+    if form == "iqn, readable":
+        monkeypatch.setattr(iqn_learner, "can_be_compiled", lambda network: False)
+    good = train("good", learner, **ENGINES[engine], what="nothing")
+    if form == "iqn, compiled":
+        _spoil_compiled(monkeypatch)
+    else:
+        _spoil_readable(*((IQN, "_loss") if learner == "iqn" else (AgentLearning, "gradient")), monkeypatch)
     bad = train("bad", learner, **ENGINES[engine], what="nothing")
     assert re.search(r"agent 0: \d updates skipped, their gradients", (bad.path / "console.log").read_text())
     left_out = bad.result["failures"]["updates_skipped"]

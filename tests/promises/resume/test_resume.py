@@ -236,7 +236,9 @@ def test_an_interrupt_saves_and_says_how_to_go_on(
 def test_a_second_interrupt_leaves_at_once(words: list[str], tmp_path: Path) -> None:
     out = tmp_path / "run"
     log = out / "console.log"
-    with training(long_words(words, engine="vectorized", updates_per_episode=400, checkpoint_every=3), out) as process:
+    with training(
+        long_words(words, engine="vectorized", updates_per_episode=1000, layer=256, checkpoint_every=3), out
+    ) as process:
         wait_for(process, lambda: rounds_in(out) == 1)
         time.sleep(0.3)  # into the second round's updates, which take a second or more and do not look up
         process.send_signal(signal.SIGINT)

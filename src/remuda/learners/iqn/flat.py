@@ -95,5 +95,5 @@ class FlatLayout:
 
 def zeros(size: int) -> NDArray[np.float32]:
     """Zeros, aligned as torch aligns memory: vectors that cross lines of the cache take longer."""
-    array: NDArray[np.float32] = torch.zeros(size).numpy()
+    array: NDArray[np.float32] = torch.zeros(size, dtype=torch.float32).numpy()
     return array
