@@ -1,4 +1,4 @@
-"""Updates: all agents stacked compared with one agent after another, and bf16 compared with fp32."""
+"""IQN's updates: compiled, with torch and all agents stacked, with torch one agent after another; bf16 and fp32."""
 
 from __future__ import annotations
 
@@ -28,11 +28,14 @@ def fragment(agents: int) -> Fragment:
     return rollout.play(rollout.empty_fragments())[0]
 
 
-def learner(played: Fragment, first: int, last: int, precision: str = "fp32", **options: int) -> IQN:
+def learner(
+    played: Fragment, first: int, last: int, precision: str = "fp32", compiled: bool = False, **options: int
+) -> IQN:
     """A learner for agents first … last-1 that has taken the fragment."""
     group = make_game(find_game("treasurehunt"), {"agents": played.actions.shape[2]}, [0]).spec.groups[0]
     context = LearnerContext(group, 0, first, last, first, 0, 100, WORLDS, 1000, precision)
     result = IQN(context, IQNOptions(**options))
+    result.compiled &= compiled
     result.take(context.select([played]))
     return result
 
@@ -48,17 +51,21 @@ def updating(learners: list[IQN]) -> Callable[[], float]:
     return lambda: rate(work, 1.0)
 
 
-def stacked_against_single(agents: int, wanted: float, **options: int) -> None:
-    """Compare one learner for all agents with one learner per agent."""
+def compare_forms(agents: int, wanted: float, **options: int) -> None:
+    """Compare the compiled form with torch's, and there one learner for all agents with one learner per agent."""
     played = fragment(agents)
     size = ", ".join(f"{name} {value}" for name, value in options.items()) or "default size"
     compare(
         f"Updates of {agents} networks, {size}, one core, agent updates per second of processor time",
         {
+            "compiled": updating([learner(played, 0, agents, compiled=True, **options)]),
             "stacked": updating([learner(played, 0, agents, **options)]),
             "one after another": updating([learner(played, i, i + 1, **options) for i in range(agents)]),
         },
-        [Claim("stacked over single", "stacked", "one after another", wanted)],
+        [
+            Claim("compiled over stacked", "compiled", "stacked"),
+            Claim("stacked over single", "stacked", "one after another", wanted),
+        ],
         "updates/s",
     )
 
@@ -66,16 +73,17 @@ def stacked_against_single(agents: int, wanted: float, **options: int) -> None:
 def main() -> None:
     """Print the tables."""
     with one_thread_each():
-        stacked_against_single(16, 1.4, layer=64)
-        stacked_against_single(4, 1.0)
+        compare_forms(16, 1.4, layer=64)
+        compare_forms(4, 1.0)
         played = fragment(2)
         compare(
             "Precision of the matrix products, 2 networks of default size, updates per second of processor time",
             {
                 "bf16": updating([learner(played, 0, 2, "bf16")]),
                 "fp32": updating([learner(played, 0, 2)]),
+                "fp32, compiled": updating([learner(played, 0, 2, compiled=True)]),
             },
-            [Claim("bf16 over fp32", "bf16", "fp32")],
+            [Claim("bf16 over fp32", "bf16", "fp32"), Claim("bf16 over compiled fp32", "bf16", "fp32, compiled")],
             "updates/s",
             repeats=3,
         )
