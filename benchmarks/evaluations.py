@@ -19,7 +19,7 @@ import remuda
 from remuda.core.machine import machine
 from remuda.core.threads import one_thread_each
 
-PAIRS = 3
+PAIRS = 9
 WITHOUT: dict[str, Any] = {"evaluate_every": 0, "evaluate_episodes": 1}
 PLANS: dict[str, dict[str, Any]] = {
     "cage2, ppo": {"game": "cage2", "learner": "ppo", "total_episodes": 1600, "evaluate_episodes": 16},

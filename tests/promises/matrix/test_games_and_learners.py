@@ -98,8 +98,8 @@ def test_it_trains_saves_and_resumes(
     assert again["finished"]
     assert again["episodes"] == one["episodes"] == 12
     assert again["updates_per_agent"] == one["updates_per_agent"]
-    assert again["agent_steps"] == one["agent_steps"]
-    if promised:
+    if promised:  # else other actions are played, and an agent that was hit may be away for a turn
+        assert again["agent_steps"] == one["agent_steps"]
         assert again["weights_sha256"] == one["weights_sha256"]
 
 
