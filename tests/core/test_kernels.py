@@ -159,3 +159,16 @@ def test_a_kernel_that_allocates_nothing_may_slice_and_is_refused_where_it_makes
     assert kernels.kernel(allocates=False)(sum_of_a_row)(np.arange(6.0).reshape(2, 3), 1) == 12
     with pytest.raises(NumbaError):
         kernels.kernel(allocates=False)(make_an_array)(3)
+
+
+def test_code_that_no_module_has_runs_in_the_next_process_too(tmp_path: Path) -> None:
+    file = tmp_path / "page.md"
+    file.write_text("from remuda.core.kernels import kernel\n@kernel\ndef twice(x):\n    return 2 * x\n")
+    script = f"""
+from pathlib import Path
+names = {{"__name__": "snippet"}}
+exec(compile(Path({str(file)!r}).read_text(), {str(file)!r}, "exec"), names)
+assert names["twice"](2) == 4
+"""
+    for _ in range(2):
+        subprocess.run([sys.executable, "-c", script], check=True)

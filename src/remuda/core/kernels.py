@@ -11,6 +11,7 @@ import inspect
 import logging
 import os
 import stat
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -66,7 +67,7 @@ def _compile(function: F, arithmetic: bool, inline: bool, allocates: bool) -> F:
         settings |= {"fastmath": {"contract"}, "error_model": "numpy"}
     source = source_file(function)
     folder = None if source is None else cache_directory(source.parent)
-    if folder is None:
+    if folder is None or function.__module__ not in sys.modules:  # numba imports the module to read its cache
         return cast(F, numba.njit(**settings)(function))
     previous = numba.config.CACHE_DIR
     numba.config.CACHE_DIR = str(folder)
