@@ -26,6 +26,8 @@ GAMES: dict[str, dict[str, Any]] = {
     "tag": {"turns": 9, "view": 5, "agents": 3},
 }
 SOCIAL = ("cleanup", "harvest", "coins", "matrix", "stag_hunt", "tag")
+AWAY = ("cleanup", "matrix", "stag_hunt")
+"""Games in which agents are away for some turns, how many depends on what is played."""
 LEARNER_OPTIONS: dict[str, dict[str, Any]] = {
     "iqn": {"layer": 16, "quantiles": 4, "acting_quantiles": 4, "frames": 2, "batch_size": 8, "replay_size": 200},
     "ppo": {"layers": [16, 8], "frames": 2, "passes": 2, "minibatches": 2, "normalise_observations": True},
@@ -98,8 +100,9 @@ def test_it_trains_saves_and_resumes(
     assert again["finished"]
     assert again["episodes"] == one["episodes"] == 12
     assert again["updates_per_agent"] == one["updates_per_agent"]
-    if promised:  # else other actions are played, and an agent that was hit may be away for a turn
+    if promised or game not in AWAY:
         assert again["agent_steps"] == one["agent_steps"]
+    if promised:
         assert again["weights_sha256"] == one["weights_sha256"]
 
 
