@@ -2,7 +2,7 @@
 
     python -m benchmarks.evaluations
 
-By default a run plays one episode of evaluation for twenty of training, chooses `best` by them, and evaluates once more
+By default a run plays one episode of evaluation for thirty of training, chooses `best` by them, and evaluates once more
 at its end. Without them a single episode is evaluated, at the end. Both kinds of runs take turns, and their weights are
 the same. In CartPole greedy episodes are longer than those of training, which is the hard case.
 """

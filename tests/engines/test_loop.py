@@ -149,9 +149,9 @@ def test_an_evaluation_is_due_when_a_multiple_is_crossed(every: int) -> None:
     assert [rounds for rounds, _, _ in trained.listener.evaluations] == [*due, 5]
 
 
-def test_by_default_evaluations_play_one_episode_for_twenty_of_training() -> None:
+def test_by_default_evaluations_play_one_episode_for_thirty_of_training() -> None:
     trained = run(plan_of(evaluate_episodes=1, total_episodes=48))
-    assert [rounds for rounds, _, _ in trained.listener.evaluations] == [5, 10, 12]
+    assert [rounds for rounds, _, _ in trained.listener.evaluations] == [8, 12]
 
 
 @pytest.mark.parametrize(("mode", "exploration"), [("greedy", 0.0), ("sampled", None)])

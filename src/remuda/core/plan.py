@@ -10,7 +10,7 @@ from pydantic import Field, field_validator
 
 from remuda.core.options import Options
 
-EPISODES_PER_EVALUATED = 20
+EPISODES_PER_EVALUATED = 30
 """Training episodes for each evaluation episode, by default."""
 FROZEN = "frozen"
 """Prefix of a player that is a trained agent of another run: frozen:RUN/agent."""
@@ -91,7 +91,7 @@ class Plan(Options):
     evaluate_every: int | None = Field(
         None,
         ge=0,
-        description="episodes between evaluations, which choose `best`; default: 20 × evaluate_episodes; 0: at the end",
+        description="episodes between evaluations, which choose `best`; default: 30 × evaluate_episodes; 0: at the end",
     )
     evaluate_episodes: int = Field(64, ge=1, description="episodes per evaluation")
     evaluate_mode: Literal["greedy", "sampled"] = Field(
@@ -161,8 +161,8 @@ class Plan(Options):
     def evaluation_interval(self) -> int:
         """Episodes between evaluations; 0: only at the end.
 
-        By default evaluations play one episode for twenty of training, so they take at most 5 % of a run's time: an
-        episode that is not learned from takes no longer than one that is.
+        By default evaluations play one episode for thirty of training, which takes less than 5 % of a run's time, even
+        where a greedy episode is longer than one of training (`benchmarks/evaluations.py`).
         """
         return EPISODES_PER_EVALUATED * self.evaluate_episodes if self.evaluate_every is None else self.evaluate_every
 
