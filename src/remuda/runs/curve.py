@@ -68,14 +68,15 @@ def _draw_returns(axes: Any, run: RunDirectory, returns: Any, episodes: Any, wei
         label = f"agent {agent}" if agents <= LEGEND_AGENTS else None
         colour = agent_colour(agent)
         axes.plot(episodes, smoothed(returns[:, agent], weights), color=colour, linewidth=0.9, alpha=0.8, label=label)
-    _draw_smoothed(axes, episodes, returns.mean(axis=1), weights, "black", "mean of the herd")
+    whose = "mean of the herd" if agents > 1 else "return"
+    _draw_smoothed(axes, episodes, returns.mean(axis=1), weights, "black", whose)
     tests = run.evaluations
     if len(tests["round"]):
         # The agents' errors are not independent: the mean of them bounds the error of the mean.
         errors = INTERVAL * np.nan_to_num(by_agent(tests, "return_se").mean(axis=1))
         axes.errorbar(
             by_agent(tests, "episodes")[:, 0], by_agent(tests, "return").mean(axis=1), errors,
-            fmt="o", color="crimson", capsize=3, label="evaluation (greedy, 95 %)",
+            fmt="o", color="crimson", capsize=3, label=f"evaluation ({run.plan.evaluate_mode}, 95 %)",
         )  # fmt: skip
     title = f"{run.plan.game}, {agents} {'agent' if agents == 1 else 'agents'}"
     axes.set(xlabel="episodes", ylabel="return per episode and agent", title=title)

@@ -261,22 +261,24 @@ function curvesView(panel) {
   function redraw(metrics = [...charts.keys()]) {
     const ids = chosen(), several = ids.length > 1, ink = getComputedStyle(document.documentElement).getPropertyValue("--ink").trim();
     const entry = (shade, words) => el("span", {}, el("span", { class: "swatch", style: { background: shade } }), words), shadesOf = facts.get(state.id)?.colours || [];
+    const nameOf = (id) => (several ? runOf(id).name : (facts.get(id)?.colours || []).length > 1 ? "mean of the herd" : "the agent"), modes = new Set(ids.map((id) => facts.get(id)?.config.evaluate_mode || "greedy"));
+    const evaluated = `evaluation${modes.size > 1 ? "" : ` (${[...modes][0]})`}`;
     const isEvaluated = [...charts.keys()].some((metric) => data.get(keyOf(ids[0], "evaluations.csv", metric))?.x.length);
-    const legend = JSON.stringify([ids, ink, state.agents, shadesOf, isEvaluated]);
-    if (legend !== key.dataset.shown) key.replaceChildren(...(several ? [...ids.map((id, i) => entry(OVERLAY[i % OVERLAY.length], runOf(id).name)), isEvaluated ? "dots: evaluations (greedy), 95 %" : ""] : [entry(ink, "mean of the herd"), isEvaluated ? entry(EVALUATION, "evaluation (greedy), 95 %") : "",
+    const legend = JSON.stringify([ids, ink, state.agents, shadesOf, isEvaluated, evaluated]);
+    if (legend !== key.dataset.shown) key.replaceChildren(...(several ? [...ids.map((id, i) => entry(OVERLAY[i % OVERLAY.length], runOf(id).name)), isEvaluated ? `dots: ${evaluated}, 95 %` : ""] : [entry(ink, nameOf(state.id)), isEvaluated ? entry(EVALUATION, `${evaluated}, 95 %`) : "",
       ...(state.agents && shadesOf.length > 1 ? shadesOf.slice(0, 20).map((shade, agent) => entry(colour(shade), `agent ${agent}`)) : []), shadesOf.length > 20 ? `and ${shadesOf.length - 20} more agents` : ""]));
     key.dataset.shown = legend;
     for (const metric of metrics) {
       const chart = charts.get(metric), series = [];
       ids.forEach((id, i) => {
         const own = data.get(`${id}|metrics.csv|${metric}`), tests = data.get(`${id}|evaluations.csv|${metric}`), shades = facts.get(id)?.colours || [];
-        const tone = several ? OVERLAY[i % OVERLAY.length] : ink, name = several ? runOf(id).name : "mean of the herd";
+        const tone = several ? OVERLAY[i % OVERLAY.length] : ink, name = nameOf(id);
         if (own) {
           if (state.agents && !several) own.agents.forEach((y, agent) => series.push({ name: `agent ${agent}`, colour: colour(shades[agent]), x: own.x, y: smooth(y, state.share), width: 1.1, opacity: .75 }));
           series.push({ name: `${name}, raw`, quiet: true, colour: tone, x: own.x, y: own.mean, width: 1, opacity: .25 });
           series.push({ name, main: true, colour: tone, x: own.x, y: smooth(own.mean, state.share), width: 2.2 });
         }
-        if (tests && tests.x.length) series.push({ name: several ? `${name}, evaluation` : "evaluation (greedy)", colour: several ? tone : EVALUATION, x: tests.x, y: tests.mean, error: tests.error, dots: true });
+        if (tests && tests.x.length) series.push({ name: several ? `${name}, evaluation` : evaluated, colour: several ? tone : EVALUATION, x: tests.x, y: tests.mean, error: tests.error, dots: true });
       });
       chart.log = state.log;
       chart.set(series, state.x);
@@ -299,7 +301,7 @@ function timeView(panel) {
     const { columns, lanes: found, mfu, processes: own } = await ask("/api/system", { id });
     const wall = columns.wall_s || [], reach = Math.max(1, Math.round(wall.length / 40));
     const perSecond = (name) => wall.map((_, i) => { const own = columns[name] || [], a = Math.max(0, i - reach), b = Math.min(wall.length - 1, i + reach); return wall[b] > wall[a] && own[b] !== null ? (own[b] - own[a]) / (wall[b] - wall[a]) : null; });
-    shares.set([["collect_wall_s", "collecting", "collect"], ["learn_wall_s", "learning", "learn"], ["collectors_waited_s", "collectors wait", "wait"], ["learners_waited_s", "learners wait", "move"], ["loop_waited_s", "loop waits", "film"]]
+    shares.set([["collect_cpu_s", "collecting (processor)", "collect"], ["learn_cpu_s", "learning (processor)", "learn"], ["collectors_waited_s", "collectors wait", "wait"], ["learners_waited_s", "learners wait", "move"], ["loop_waited_s", "loop waits", "film"]]
       .filter(([name]) => (columns[name] || []).some((value) => value > 0))
       .map(([name, title, kind]) => ({ name: title, main: true, colour: css(KIND_COLOURS[kind]), x: wall, y: perSecond(name), width: 2 })), "wall_s");
     rate.set([{ name: "episodes/s", main: true, colour: css("--blue"), x: wall, y: perSecond("episodes"), width: 2 }], "wall_s");
