@@ -33,7 +33,7 @@ from remuda.core.machine import CpuClock, machine, tree_cpu_s
 from remuda.runs.describe import last_rows
 
 PHASE_S, TURNS, RUNS, ROWS, WRITES = 6.0, 18, 500, 250_000, 12
-OPENING_S, CLOSING_S = 2.0, 1.0
+OPENING_S, CLOSING_S = 3.5, 1.5
 """Left out at the beginning of a phase: what is asked for is the cost of a page that is open."""
 QUIET = ("total_episodes=10000000", "evaluate_every=0", "checkpoint_every=10000000", "checkpoint_every_s=1000000")
 

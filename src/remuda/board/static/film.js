@@ -7,7 +7,7 @@ const MARGIN = 28, LINES_HIGH = 72; // kept free below a field, in points: the c
 const REST_MS = 120_000; // a film that plays takes more than curves do: it rests when nobody has touched the page for so long
 const WORDS_MS = 1000; // turn and scores while it plays: writing them with each picture cost a third of the whole
 // A picture costs Chromium some 4 ms, however little of it has changed: few of them per second while something trains.
-const SPEEDS = [2, 4, 8, 16, 32], USUAL_SPEED = 4, BUSY_PICTURES = 4;
+const SPEEDS = [2, 4, 8, 16, 32], USUAL_SPEED = 4, BUSY_PICTURES = 3;
 
 export class Film {
   constructor(data) {
