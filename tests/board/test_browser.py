@@ -150,6 +150,24 @@ def test_a_run_without_values_says_so(page: Page, address: str, root: Path) -> N
     shutil.rmtree(run)
 
 
+def test_an_agent_alone_is_no_herd_and_its_evaluations_say_how_they_were_played(
+    page: Page, address: str, root: Path
+) -> None:
+    run = root / "alone"
+    shutil.copytree(root / "ended", run)
+    for table in ("metrics.csv", "evaluations.csv"):
+        head, *rows = (run / table).read_text().splitlines()
+        agent = head.split(",").index("agent")
+        (run / table).write_text("\n".join([head, *(row for row in rows if row.split(",")[agent] == "0"), ""]))
+    (run / "config.yaml").write_text("game: treasurehunt\nevaluate_mode: sampled\n")
+    page.goto(f"{address}#run=alone&tab=curves")
+    legend = page.locator(".legend").first
+    expect(legend).to_contain_text("the agent")
+    expect(legend).to_contain_text("evaluation (sampled), 95 %")
+    expect(legend).not_to_contain_text("herd")
+    shutil.rmtree(run)
+
+
 def test_zoom_hover_log_axes_and_downloads(page: Page, address: str) -> None:
     page.goto(f"{address}#run=ended&tab=curves")
     chart = page.locator(".chart").first

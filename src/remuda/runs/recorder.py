@@ -134,6 +134,8 @@ class Recorder:
         self._started: list[Callback] = []
         self.training: Training | None = None
         self._newest: Callable[[], Rows] | None = None  # gives the weights that were learned last
+        self._evaluated = -1  # the newest round whose evaluation was told: after a rewind it is played again
+        self._lost: LostRounds | None = None  # a callback asked for weights that were lost with their learner
 
     def start(self, rounds: int, settled: int) -> None:
         """Tell the callbacks that training starts after so many rounds."""
@@ -215,9 +217,14 @@ class Recorder:
         self._tell(lambda callback, training: callback.learned(training, *_rows_for(callback, rows, system)))
 
     def _tell(self, tell: Callable[[Callback, Training], bool | None]) -> None:
+        """Tell every callback, each once: that learners are lost, which one of them may meet, is raised afterwards."""
         assert self.training is not None, "start() first"
         for callback in self.callbacks:
-            self._stop_if_false(callback, tell(callback, self.training))
+            with suppress(LostRounds):
+                self._stop_if_false(callback, tell(callback, self.training))
+        lost, self._lost = self._lost, None
+        if lost is not None:
+            raise lost
 
     def _stop_if_false(self, callback: Callback, answer: bool | None) -> None:
         if isinstance(answer, bool | np.bool_) and not answer:  # a comparison of numpy's numbers is no bool
@@ -275,7 +282,9 @@ class Recorder:
         return rows
 
     def evaluated(self, rounds: int, acting: Update, results: Sequence[Sequence[EpisodeSummary]]) -> None:
-        """Report the scores; keep the weights if they are the best so far."""
+        """Report the scores, once; keep the weights if they are the best so far."""
+        if rounds <= self._evaluated:
+            return
         totals = EpisodeTotals()
         for summaries in results:
             totals.add(summaries)
@@ -289,6 +298,8 @@ class Recorder:
             row["return_se"] = float(error)
             row.setdefault(GAME_RETURN, row["return"])  # games without reward transforms pay what agents receive
         total = np.concatenate(returns, axis=1).sum(axis=1)
+        self._keep_if_best(acting, float(total.mean()))  # first: weights of learners elsewhere may be lost
+        self._evaluated = rounds
         self.evaluation = {
             "episodes": totals.episodes,
             "mean_return": [row["return"] for row in rows],
@@ -297,11 +308,14 @@ class Recorder:
         }
         scores = self.evaluation
         self._tell(lambda callback, training: callback.evaluated(training, *_rows_for(callback, rows, scores)))
-        if np.isfinite(total.mean()) and (self.best is None or total.mean() > self.best):
-            self.best = float(total.mean())
-            index = {"version": acting.version, "total_return": self.best}
-            files = {"policy": self.named(acting.rows or {})}
-            self._writer.submit(lambda: checkpoint.write(self.folder / "best", files, index))
+
+    def _keep_if_best(self, acting: Update, score: float) -> None:
+        if not np.isfinite(score) or (self.best is not None and score <= self.best):
+            return
+        index = {"version": acting.version, "total_return": score}
+        files = {"policy": self.named(acting.rows or {})}
+        self.best = score
+        self._writer.submit(lambda: checkpoint.write(self.folder / "best", files, index))
 
     def save(self, loop: Loop) -> None:
         """Take a snapshot of the last complete round; it is written in the background, and the oldest is removed.
@@ -337,7 +351,11 @@ class Recorder:
     def _newest_policies(self) -> Sequence[PolicyBinding]:
         """The herd with the weights that were learned last; before that, with those it holds."""
         if self._newest is not None:
-            self.load(self._newest())
+            try:
+                self.load(self._newest())
+            except LostRounds as error:
+                self._lost = error
+                raise
         return self.bindings
 
     def load(self, rows: Rows) -> None:

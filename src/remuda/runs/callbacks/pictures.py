@@ -16,6 +16,7 @@ from typing import Any
 from remuda.core.errors import RemudaError, first_line
 from remuda.core.game import Game
 from remuda.core.timeline import span
+from remuda.engines.interfaces import LostRounds
 from remuda.engines.table import find_engine
 from remuda.games.registry import SHIPPED
 from remuda.runs.callbacks.base import Callback, Row, Training
@@ -107,6 +108,8 @@ class Pictures(Callback):
         try:
             with span("film"):
                 self._record(training, episodes, LONGEST_S)
+        except LostRounds:  # of learners on Ray, which the loop mends
+            raise
         except Exception as error:  # whatever a game raises here must not end the training
             self._live = False
             self._say(f"no more films while training: {first_line(error)}")
