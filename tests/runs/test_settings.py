@@ -270,6 +270,21 @@ def test_a_name_of_another_library_for_an_option_of_another_learner_names_both()
         make_plan({"game": "treasurehunt", "learner": "iqn", "ent_coef": 0.1})
 
 
+@pytest.mark.parametrize("peer", ["clip_range", "clip_param", "clip_coef"])
+def test_the_clip_of_ppo_is_not_answered_with_that_of_another_learner(peer: str) -> None:
+    match = f"{peer} is called clip here, and clip is an option of learner ppo, not the clip of iqn"
+    with pytest.raises(UsageError, match=match):
+        make_plan({"game": "treasurehunt", peer: 0.1})
+    with pytest.raises(UsageError, match=f"unknown setting '{peer}': it is called 'clip' here"):
+        make_plan({"game": "treasurehunt", "learner": "ppo", peer: 0.1})
+
+
+def test_an_option_of_another_learner_with_a_counterpart_names_both() -> None:
+    match = "it is called 'layer' here, which is one number, the width of its layer; layers is an option of learner ppo"
+    with pytest.raises(UsageError, match=match):
+        make_plan({"game": "treasurehunt", "layers": [64, 64]})
+
+
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
@@ -296,6 +311,8 @@ def test_settings_of_stable_baselines_are_answered_with_what_to_write(settings: 
 def test_an_environment_of_another_library_without_a_game_is_answered_with_its_name() -> None:
     with pytest.raises(UsageError, match="game=gymnasium:CartPole-v1 in place of env=CartPole-v1"):
         make_plan({"env": "CartPole-v1"})
+    with pytest.raises(UsageError, match="game=treasurehunt in place of env=treasurehunt"):
+        make_plan({"env": "treasurehunt"})
 
 
 def test_what_to_write_instead_hides_no_setting() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from remuda.core.errors import ConfigError
@@ -49,10 +49,11 @@ def refuse_peer_policy(given: Mapping[str, Any]) -> None:
         )
 
 
-def name_of_env(given: Mapping[str, Any]) -> str:
+def name_of_env(given: Mapping[str, Any], shipped: Collection[str]) -> str:
     """What to type for a plan without a game: the one that `env` or the like names, as another library calls it."""
     for name in ("env", "env_id", "env_name"):
         if isinstance(given.get(name), str):
             env = given[name]
-            return f"game={env if ':' in env else f'gymnasium:{env}'} in place of {name}={env}"
+            ours = env if ":" in env or env in shipped else f"gymnasium:{env}"
+            return f"game={ours} in place of {name}={env}"
     return "name one, e.g. game=treasurehunt or game=gymnasium:CartPole-v1"

@@ -13,7 +13,7 @@ from remuda.core.options import Options
 from remuda.core.plan import ParallelSwitches, Plan, learner_of
 from remuda.core.rewards import REWARD
 from remuda.core.session import name_object
-from remuda.games.registry import find_game, game_name
+from remuda.games.registry import SHIPPED, find_game, game_name
 from remuda.learners.herd import assign
 from remuda.learners.registry import (
     SHIPPED_LEARNERS,
@@ -81,11 +81,14 @@ PEER_NAMES: dict[str, tuple[str, ...]] = {
     "width": ("features", "layer"),
 }  # fmt: skip
 """Names that other libraries have for settings, and ours: an error names the one that this game and learner have."""
+OF_PPO = ("clip_coef", "clip_param", "clip_range")
+"""Names of others for what only PPO has: IQN's `clip` is another quantity, the largest gradient norm."""
 SAME_PURPOSE = {"batch_size": ("minibatch_size", "minibatches"), "layer": ("layers",), "layers": ("layer",)}
 """Options of one learner, and what another one has for the same purpose."""
 OTHER_UNITS = {
     "checkpoint_every": "counts episodes", "episodes_per_update": "counts whole episodes",
     "epsilon": 'may change over the run, "from:to:share"', "evaluate_every": "counts episodes",
+    "layer": "is one number, the width of its layer",
     "tau": "moves the target network a little at every update",
     "total_episodes": "counts episodes, not steps",
 }  # fmt: skip
@@ -101,7 +104,7 @@ def make_plan(settings: Mapping[str, Any]) -> Plan:
     refuse_peer_policy(given)
     given = {**_preset(given.pop("preset", None)), **_plainly(given)}
     if "game" not in given:
-        raise ConfigError(f"no game given: {name_of_env(given)}")
+        raise ConfigError(f"no game given: {name_of_env(given, SHIPPED)}")
     given["game"] = game_name(given["game"])
     entry = find_game(given["game"])
     given = entry.options.resolve_aliases(Plan.resolve_aliases(given))
@@ -282,13 +285,15 @@ def _route(name: str, value: Any, plan: dict[str, Any], game: type[Options], use
         if not takers:
             names = _all_names(game, used)
             refuse_peer_setting(name)
-            _refuse_peer_name("setting", name, names)
-            for learner, kind in SHIPPED_LEARNERS.items():
+            if name not in OF_PPO or "ppo" in used:
+                _refuse_peer_name("setting", name, names)
+            for learner in ["ppo"] if name in OF_PPO else SHIPPED_LEARNERS:
                 for ours in (name, *PEER_NAMES.get(name, ())):
-                    if used and ours in kind.options_type().model_fields:
+                    if used and ours in SHIPPED_LEARNERS[learner].options_type().model_fields:
                         called = "" if ours == name else f"{name} is called {ours} here, and "
                         raise ConfigError(
-                            f"{called}{ours} is an option of learner {learner}, not of {' or '.join(used)}: "
+                            f"{called}{ours} is an option of learner {learner}, "
+                            f"not {f'the {ours} of' if name in OF_PPO else 'of'} {' or '.join(used)}: "
                             f"leave it out, or add learner={learner}"
                         )
             if get_close_matches(name, game.model_fields, n=1, cutoff=0.7):  # rather than one of the plan or a learner
@@ -313,7 +318,9 @@ def _refuse_peer_name(kind: str, name: str, names: Collection[str]) -> None:
     for ours in (*PEER_NAMES.get(name, ()), *SAME_PURPOSE.get(name, ())):
         if ours in names:
             unit = f", which {OTHER_UNITS[ours]}" if ours in OTHER_UNITS else ""
-            raise ConfigError(f"unknown {kind} {name!r}: it is called {ours!r} here{unit}")
+            of = [own for own, shipped in SHIPPED_LEARNERS.items() if name in shipped.options_type().model_fields]
+            theirs = f"; {name} is an option of learner {of[0]}" if of else ""
+            raise ConfigError(f"unknown {kind} {name!r}: it is called {ours!r} here{unit}{theirs}")
 
 
 def _names_of(learner: str) -> set[str]:

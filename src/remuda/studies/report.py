@@ -72,7 +72,8 @@ class VariantReport:
         if count < MIN_SEEDS:
             return f"{count} seeds: too few for intervals of median and IQM; that of the mean assumes normal scores"
         median = f", and that of the median needs {MEDIAN_SEEDS}" if count < MEDIAN_SEEDS else ""
-        return f"{count} seeds: few, so intervals are wide and rough{median}" if count < ENOUGH_SEEDS else ""
+        few = f"{count} seeds: few, so intervals are wide and rough, and that of the mean assumes normal scores{median}"
+        return few if count < ENOUGH_SEEDS else ""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 Intervals are of 95 % and have to hold for ten seeds. The percentile bootstrap, which most papers use, covers the mean
 of ten normal scores in 91 % of studies and that of ten exponential ones in 88 % (2,000 simulated studies each). So the
-mean has a studentised bootstrap interval, and the median has one from order statistics. That of the inter-quartile mean
+mean has a studentised bootstrap interval from ten seeds on, and the median has one from order statistics. That of the inter-quartile mean
 is a percentile interval, widened for few seeds. A studentised one would fail where scores have two modes, as those of
 runs of which some stay on a plateau: resamples whose middle half lies in one mode have nearly no standard error, and
 the interval covers 66 to 80 % while it is several times as wide as all scores. `tests/studies/test_statistics.py`
@@ -29,9 +29,9 @@ from remuda.core.rng import Stream
 LEVEL = 0.95
 RESAMPLES = 4000
 MIN_SEEDS = 5
-"""With fewer seeds there are intervals of the mean only, by Student's t."""
+"""With fewer seeds there are intervals of the mean only."""
 ENOUGH_SEEDS = 10
-"""With fewer seeds the report says that there are few."""
+"""With fewer seeds the report says that there are few, and the mean has Student's interval."""
 TRIM = 0.25
 """Share of scores that the inter-quartile mean leaves out at either end."""
 
@@ -53,8 +53,12 @@ class Estimate:
 
 
 def mean(strata: Sequence[Floats]) -> Estimate:
-    """The mean, with a studentised bootstrap interval; with fewer than MIN_SEEDS seeds by Student's t."""
-    if min(map(len, strata)) < MIN_SEEDS:
+    """The mean, with a studentised bootstrap interval; with fewer than ENOUGH_SEEDS seeds by Student's t.
+
+    Resamples of few scores may be nearly equal, and their ratios huge: of five normal scores in 1,000 simulated studies
+    the studentised interval is 1.5 times as wide on average, up to 15 times as wide at worst, and covers as often (94 %).
+    """
+    if min(map(len, strata)) < ENOUGH_SEEDS:
         return _student(strata)
     return _studentised(strata)
 
