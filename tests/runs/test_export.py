@@ -340,3 +340,14 @@ def test_mistakes_are_one_line(cli: Any, herds: Any, trained: Any, monkeypatch: 
     assert done.code == 0
     assert done.err == "no ONNX file: it needs `pip install 'remuda-rl[export]'`\n"
     assert sorted(path.name for path in Path("agent").iterdir()) == ["network.py", "weights.safetensors"]
+
+
+@pytest.mark.promise
+def test_without_the_extra_an_agent_of_ones_own_learner_is_written_as_weights(
+    cli: Any, herds: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, _ = herds("own off-policy")
+    monkeypatch.setattr("remuda.runs.export.find_spec", lambda name: None)
+    done = cli("export", run.path, "--trust")
+    assert (done.code, done.err) == (0, "no ONNX file: it needs `pip install 'remuda-rl[export]'`\n")
+    assert [path.name for path in Path("agent").iterdir()] == ["weights.safetensors"]

@@ -79,9 +79,9 @@ def _best_placement(subject: Subject, on_trials: Hook) -> tuple[Choice, str]:
     cost = measure_turn(entry, plan.options)
     seconds = cost.wall_s * spec.turns * plan.total_episodes if cost else 0.0
     if cost and seconds < PROCESSES_PAY_S:
-        return Choice("vectorized"), f"playing takes about {seconds:.1g} s in all, less than starting processes"
+        return Choice("vectorized"), f"playing takes at most {seconds:.1g} s in all, less than starting processes"
     if cost and seconds < MEASURING_PAYS_S and not cost.waits and cost.wall_s < SLOW_TURN_S:
-        return Choice("vectorized"), f"playing takes about {seconds:.0f} s in all: too short to measure more"
+        return Choice("vectorized"), f"playing takes at most {seconds:.0f} s in all: too short to measure more"
     cheap = cost and not cost.waits and plan.worlds * max(cost.make_s, cost.wall_s * FEWEST_TURNS) < COSTLY_S
     if cheap and seconds >= MEASURING_PAYS_S and (tried := _by_trials(subject, on_trials)):
         return tried

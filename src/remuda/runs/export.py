@@ -41,7 +41,6 @@ from remuda.runs.directory import RunDirectory, to_json
 
 WEIGHTS, NETWORK, ONNX = "weights.safetensors", "network.py", "policy.onnx"
 EXTRA = ("onnx", "onnxscript")
-INSTALL = "it needs `pip install 'remuda-rl[export]'`"
 HEAD = '''"""A trained agent, in plain torch: `load("{weights}")` makes it.
 
 Input: float32, (batch, {frames}, {shape}): the agent's last {frames} observation(s) as the game shows them, in its own
@@ -133,8 +132,6 @@ def export(
     contents = {WEIGHTS: save({name: torch.from_numpy(array) for name, array in taken.weights.items()})}
     if taken.arguments:
         contents[NETWORK] = source(taken).encode()
-    elif not onnx_available():
-        raise ConfigError(f"agent {agent} has a learner of your own, which is exported as ONNX only: {INSTALL}")
     if onnx_available():
         contents[ONNX] = as_onnx(taken)
     entry = find_game(opened.plan.game)

@@ -346,5 +346,6 @@ def _episodes(name: str, epochs: Any, plan: Mapping[str, Any]) -> int:
 
 def _mapping(name: str, value: Any) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
-        raise ConfigError(f"{name}={value!r} should be a mapping of names to values")
+        example = ", e.g. learners={0: ppo}" if name == "learners" else ""
+        raise ConfigError(f"{name}={value!r} should be a mapping of names to values{example}")
     return value

@@ -84,9 +84,9 @@ def _comparisons(report: StudyReport) -> str:
             line += [_p(own.p_equivalence), "yes" if own.p_equivalence < 1 - LEVEL else "not shown"]
         rows.append(line)
     return table(head, rows) + (
-        "<p class='note'>P(better) and its test (Brunner-Munzel) are computed apart. Where every run of one variant beats "
-        "every run of the other, the interval counts only pairs that share no run, so with few seeds it may contain a half "
-        "though p is small: more seeds decide.</p>"
+        "<p class='note'>P(better) and its test (Brunner-Munzel) are computed apart. Where every run of one variant "
+        "beats every run of the other, the interval counts only pairs that share no run, so with few seeds it may "
+        "contain a half though p is small: more seeds decide.</p>"
     )
 
 

@@ -2,11 +2,11 @@
 
 Intervals are of 95 % and have to hold for ten seeds. The percentile bootstrap, which most papers use, covers the mean
 of ten normal scores in 91 % of studies and that of ten exponential ones in 88 % (2,000 simulated studies each). So the
-mean has a studentised bootstrap interval from ten seeds on, and the median has one from order statistics. That of the inter-quartile mean
-is a percentile interval, widened for few seeds. A studentised one would fail where scores have two modes, as those of
-runs of which some stay on a plateau: resamples whose middle half lies in one mode have nearly no standard error, and
-the interval covers 66 to 80 % while it is several times as wide as all scores. `tests/studies/test_statistics.py`
-simulates all of this.
+mean has a studentised bootstrap interval from ten seeds on, and the median has one from order statistics. That of the
+inter-quartile mean is a percentile interval, widened for few seeds. A studentised one would fail where scores have two
+modes, as those of runs of which some stay on a plateau: resamples whose middle half lies in one mode have nearly no
+standard error, and the interval covers 66 to 80 % while it is several times as wide as all scores.
+`tests/studies/test_statistics.py` simulates all of this.
 
 Scores come in strata, one array per task; seeds are drawn within each stratum, and an aggregate over several strata is
 the mean of theirs.
@@ -55,8 +55,9 @@ class Estimate:
 def mean(strata: Sequence[Floats]) -> Estimate:
     """The mean, with a studentised bootstrap interval; with fewer than ENOUGH_SEEDS seeds by Student's t.
 
-    Resamples of few scores may be nearly equal, and their ratios huge: of five normal scores in 1,000 simulated studies
-    the studentised interval is 1.5 times as wide on average, up to 15 times as wide at worst, and covers as often (94 %).
+    Resamples of few scores may be nearly equal, and their ratios huge: of five normal scores, in 1,000 simulated
+    studies, the studentised interval is 1.5 times as wide on average, up to 15 times at worst, and covers as often
+    (94 %).
     """
     if min(map(len, strata)) < ENOUGH_SEEDS:
         return _student(strata)
