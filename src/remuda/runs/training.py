@@ -6,7 +6,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -44,6 +44,7 @@ from remuda.runs.display import counted
 from remuda.runs.failure_log import FailureLog
 from remuda.runs.folder import (
     check_writable,
+    emptied_if_refused,
     locked,
     new_folder,
     prepare,
@@ -103,7 +104,8 @@ def start(
     here = absolute(".")  # a game may change the working directory as soon as it is made
     plan = make_plan(settings)
     folder = new_folder(here, out, plan)
-    with removed_if_refused(folder):
+    is_made_here = out is None or not folder.exists()
+    with removed_if_refused(folder) if is_made_here else nullcontext():
         asked = _switches(settings.get("parallel"))
         return _train(TrainingJob(folder, plan, callbacks, quiet, asked=asked, trust=trust, here=here))
 
@@ -274,6 +276,8 @@ def _train(job: TrainingJob) -> Run:
         state = None if job.start_from is None else TrainState.read(job.start_from, plan)
         learned_before = Run(plan.warm_start).warm_start_state() if plan.warm_start is not None and fresh else None
         stack.enter_context(locked(folder))
+        if fresh and job.is_new:
+            stack.enter_context(emptied_if_refused(folder))
         prepare(folder, plan, fresh and job.is_new)
         with storage_errors(folder):
             lost = remember_given(folder, job.callbacks)
