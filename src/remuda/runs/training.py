@@ -167,7 +167,7 @@ def _extend(run: Run, plan: Plan, name: str | None, callbacks: Sequence[Callback
             f"total_episodes={plan.total_episodes}: {run.path} has trained {done} episodes already; give more than that"
         )
     candidates = [path] if name else run.checkpoints()
-    fitting = [own for own in candidates if _lies_on_a_round(own, plan) and checkpoint.intact(own)]
+    fitting = [own for own in candidates if checkpoint.intact(own) and _lies_on_a_round(own, plan)]
     if not fitting:
         raise RunError(
             f"{run.path} cannot be extended: its last round had fewer than {plan.round_episodes} episodes, "
@@ -187,9 +187,7 @@ def _extend(run: Run, plan: Plan, name: str | None, callbacks: Sequence[Callback
 
 def _lies_on_a_round(path: Path, plan: Plan) -> bool:
     """Whether a run of this plan could have written the checkpoint: after whole rounds of it."""
-    episodes = int(path.name)
-    rounds = int(checkpoint.read_index(path)["loop"]["rounds"]) if checkpoint.intact(path) else -1
-    return plan.episodes_after(rounds) == episodes
+    return plan.episodes_after(TrainState.of(path).loop.rounds) == int(path.name)
 
 
 def _schedules(plan: Plan) -> str:
