@@ -291,6 +291,34 @@ def test_answers_forbid_the_browser_to_run_what_did_not_come_with_remuda(board: 
     assert headers["X-Content-Type-Options"] == "nosniff"
 
 
+@pytest.mark.parametrize(
+    ("path", "method", "headers"),
+    [
+        ("/api/runs?" + "&".join(["a=1"] * 50), "GET", {}),
+        ("/api/runs", "GET", {"Host": "["}),
+        ("/api/stop", "POST", {"Content-Length": "9" * 5000}),
+        ("/api/stop", "POST", {"Content-Length": "\xb2"}),
+    ],
+)
+def test_requests_that_nobody_can_read_are_answered(
+    board: Client, path: str, method: str, headers: dict[str, str]
+) -> None:
+    assert board.ask(path, method, **headers)[0] in (403, 404)
+
+
+@pytest.mark.parametrize("episodes", ["-1", "0", "1", "Infinity"])
+def test_a_run_is_not_extended_to_fewer_episodes_than_it_has(folder: Path, episodes: str) -> None:
+    server = BoardServer(Board(folder, allow_control=True))
+    server.start()
+    client = Client(server)
+    token = client.json("/api/control")["token"]
+    body = f'{{"id": "run", "total_episodes": {episodes}}}'.encode()
+    status, _, answer = client.ask("/api/extend", "POST", body, **{"X-Remuda-Control": token})
+    server.shutdown()
+    server.server_close()
+    assert (status, b"error" in answer) == (404 if episodes == "Infinity" else 409, True)
+
+
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
 def test_without_allow_control_no_request_changes_anything(board: Client, folder: Path, method: str) -> None:
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}

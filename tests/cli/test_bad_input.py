@@ -63,6 +63,11 @@ BAD: dict[str, tuple[list[str], str]] = {
     "a metric that no run has": (["sweep", "treasurehunt", "lr=log(1e-4, 1e-2)", "metric=gmes"], "did you mean 'gems'"),
     "no run": (["watch"], "RUN is missing: a run directory"),
     "learners that are no number": (["train", "treasurehunt", "n_learners=some"], "should be a whole number or 'auto'"),
+    "a board beside no path": (["train", "treasurehunt", "out=5", "--board"], "out=5 should be the path"),
+    "a board beside a study at no path": (
+        ["train", "treasurehunt", "out=5", "--seeds", "2", "--board"], "out=5 should be the path",
+    ),
+    "learners that nobody can count": (["resume", "nowhere", "--n-learners", "9" * 5000], "n_learners"),
     "a number with a comma": (["train", "treasurehunt", "total_episodes=1,500"], "should be a whole number"),
     "half an episode": (["train", "treasurehunt", "total_episodes=1.5"], "should be a whole number"),
     "an algorithm of others": (["train", "treasurehunt", "learner=mappo"], "ppo is one for each agent here"),

@@ -285,6 +285,16 @@ def test_facts_that_do_not_fit_are_refused(trained: Any, copy_of: Any, facts: di
     assert_refused(run, NEWEST)
 
 
+@pytest.mark.parametrize("facts", [{"loop": None}, {"loop.rounds": "many"}, {"loop.rounds": None}], ids=str)
+def test_facts_that_do_not_fit_are_refused_when_a_run_is_extended(
+    trained: Any, copy_of: Any, facts: dict[str, Any]
+) -> None:
+    run = copy_of(trained())
+    remake(run, keep, facts)
+    with pytest.raises(CheckpointError, match=f"{NEWEST} cannot be resumed: its loop"):
+        remuda.resume(run.path, total_episodes=10**6, quiet=True)
+
+
 def not_finite(arrays: dict[str, Any]) -> None:
     arrays["0/weights"][1, 5] = np.nan
 
@@ -313,7 +323,13 @@ def a_head_beyond_the_end(arrays: dict[str, Any]) -> None:
     arrays["0/replay.heads"][:] = 1 << 40
 
 
-@pytest.mark.parametrize("alter", [not_finite, too_narrow, one_row, without_optimiser, a_larger_memory])
+def a_lead_that_wraps(arrays: dict[str, Any]) -> None:
+    arrays["0/replay.leads"][arrays["0/replay.lengths"] > 0] = (1 << 31) - 1
+
+
+@pytest.mark.parametrize(
+    "alter", [not_finite, too_narrow, one_row, without_optimiser, a_larger_memory, a_lead_that_wraps]
+)
 def test_arrays_that_do_not_fit_are_refused(
     trained: Any, copy_of: Any, alter: Callable[[dict[str, Any]], None]
 ) -> None:

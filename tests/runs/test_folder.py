@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 import remuda
-from remuda.core.errors import LearnerError
+from remuda.core.errors import ConfigError, LearnerError
+from remuda.runs import training
 
 
 def test_two_that_start_at_once_get_two_folders(words: list[str], tmp_path: Path) -> None:
@@ -27,6 +28,30 @@ def test_a_refused_plan_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(remuda.RemudaError):
         remuda.train("treasurehunt", quiet=True, **{**tiny, "evaluate_episodes": 10**12})
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_refused_plan_leaves_a_folder_that_was_there(tmp_path: Path, tiny: dict[str, Any]) -> None:
+    with pytest.raises(remuda.RemudaError):
+        remuda.train("treasurehunt", quiet=True, out=tmp_path, **{**tiny, "evaluate_episodes": 10**12})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_refused_plan_leaves_the_run_that_another_process_began_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny: dict[str, Any]
+) -> None:
+    folder = tmp_path / "run"
+    began = b"game: treasurehunt\n"
+
+    def slow(plan: Any) -> None:
+        folder.mkdir()
+        (folder / "config.yaml").write_bytes(began)
+        (folder / ".lock").touch()
+
+    monkeypatch.setattr(training, "check_engine", slow)
+    with pytest.raises(ConfigError):
+        remuda.train("treasurehunt", quiet=True, out=folder, **{**tiny, "evaluate_episodes": 10**12})
+    assert sorted(path.name for path in folder.iterdir()) == [".lock", "config.yaml"]
+    assert (folder / "config.yaml").read_bytes() == began
 
 
 def test_a_run_without_a_checkpoint_starts_from_the_beginning(train: Any, trained: Any) -> None:

@@ -65,6 +65,16 @@ def test_a_damaged_table_is_brought_to_the_checkpoint(train: Any, trained: Any, 
     assert remuda.Run(run.path).finished
 
 
+@pytest.mark.parametrize("damage", [Path.unlink, lose_a_row, zero_the_end])
+def test_a_table_that_is_damaged_while_training_does_not_cost_the_result(train: Any, trained: Any, damage: Any) -> None:
+    class Vandal(remuda.Callback):
+        def evaluated(self, training: Any, rows: Any, scores: Any) -> None:
+            damage(training.path / "metrics.csv")
+
+    run = train(callback=Vandal())
+    assert run.result["weights_sha256"] == trained().result["weights_sha256"]
+
+
 def test_a_table_of_a_version_with_fewer_columns_goes_on(tmp_path: Path) -> None:
     path = tmp_path / "evaluations.csv"
     path.write_text("round,agent,return\n1,0,2.5\n1,1,3\n2,0,4\n2,1,5\n")

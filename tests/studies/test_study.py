@@ -23,6 +23,7 @@ import yaml
 import remuda
 from remuda.core.errors import ConfigError, RunError
 from remuda.studies.design import Design, StudyOptions, read_design
+from remuda.studies.state import StudyState
 from remuda.studies.study import open_study, resume_study
 
 LIMIT_S = 120.0
@@ -317,6 +318,12 @@ def children_with(table: Path) -> list[int]:
         except OSError:
             continue
     return found
+
+
+def test_a_pipe_in_place_of_the_state_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "study.json")
+    with pytest.raises(RunError, match=r"study\.json is damaged"):
+        StudyState.of(tmp_path)
 
 
 def test_a_directory_without_a_study_is_refused(tmp_path: Path) -> None:

@@ -35,6 +35,34 @@ def test_a_child_that_dies_leaves_its_parents_folder_of_sockets_alone() -> None:
     assert folder.is_dir()
 
 
+KILLED_EARLY = """
+import os, signal, threading, time
+from multiprocessing import forkserver, util
+from remuda.transport.processes import processes_unavailable
+
+def die_when_it_runs():
+    while getattr(forkserver._forkserver, "_forkserver_pid", None) is None:
+        time.sleep(0.001)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+if __name__ == "__main__":
+    print(util.get_temp_dir(), flush=True)
+    threading.Thread(target=die_when_it_runs).start()
+    processes_unavailable("{}")
+"""
+
+
+def test_a_first_process_that_is_killed_while_its_fork_server_imports_leaves_no_folder() -> None:
+    command = [sys.executable, "-c", KILLED_EARLY]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == -signal.SIGKILL
+    folder = Path(done.stdout.strip())
+    deadline = time.monotonic() + 60.0
+    while folder.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not folder.exists()
+
+
 LONG_FOLDER = """
 import os, sys, tempfile
 from remuda.transport.processes import processes_unavailable

@@ -10,7 +10,7 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
-from remuda.board.catalogue import holder_of
+from remuda.board.catalogue import holder_of, last_rows, number
 from remuda.board.locks import lock_holders
 from remuda.core.errors import RunError
 
@@ -39,6 +39,10 @@ def extend(root: Path, name: str, total_episodes: int) -> str:
     """Continue a run to so many episodes, in a process of its own that outlives the board."""
     if holder_of(root, name, lock_holders()) is not None:
         raise RunError(f"{name} is being trained: stop it first")
+    rows = last_rows(root, name, "metrics.csv")
+    done = number(rows[-1].get("episodes")) if rows else None
+    if total_episodes <= (done or 0):
+        raise RunError(f"{name} has trained {done or 0:.0f} episodes already; give more than that")
     command = [sys.executable, "-m", "remuda", "resume", str(root / name), "--total-episodes", str(total_episodes)]
     nowhere = subprocess.DEVNULL  # the run writes its own console.log
     process = subprocess.Popen(command, stdin=nowhere, stdout=nowhere, stderr=nowhere, start_new_session=True)

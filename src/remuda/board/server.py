@@ -52,6 +52,8 @@ PAGE_POLICY = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src d
 MAX_BODY = 1 << 12
 MIN_ZIPPED = 20_000
 """Bytes from which an answer is compressed: below that it takes more time than it saves."""
+NONSENSE = (OSError, KeyError, ValueError, TypeError, OverflowError, RecursionError)
+"""What a request raises that asks for what is not there, or cannot be read."""
 TABLES = ("metrics.csv", "evaluations.csv", "system.csv")
 COOKIE = "remuda-board"
 
@@ -149,13 +151,12 @@ class BoardHandler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:  # the name is that of the base class
         """Files of the page, and JSON."""
-        url = urlsplit(self.path)
-        query = {name: values[-1] for name, values in parse_qs(url.query, max_num_fields=20).items()}
-        if not self._is_allowed(query):
-            return
         try:
-            self._get(url.path, query)
-        except (OSError, KeyError, ValueError, TypeError, RecursionError):
+            url = urlsplit(self.path)
+            query = {name: values[-1] for name, values in parse_qs(url.query, max_num_fields=20).items()}
+            if self._is_allowed(query):
+                self._get(url.path, query)
+        except NONSENSE:
             self._send_json({"error": "there is no such thing"}, HTTPStatus.NOT_FOUND)
 
     def _get(self, path: str, query: dict[str, str]) -> None:
@@ -223,14 +224,14 @@ class BoardHandler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         """Stop or extend, only where the board was started with --allow-control."""
         body = self._body()
-        if not self._is_allowed({}):
-            return
-        board = self.server.board
-        sent = self.headers.get("X-Remuda-Control", "")
-        if not board.allow_control or not hmac.compare_digest(sent.encode(), board.control_token.encode()):
-            self._send_json({"error": "not allowed: start the board with --allow-control"}, HTTPStatus.FORBIDDEN)
-            return
         try:
+            if not self._is_allowed({}):
+                return
+            board = self.server.board
+            sent = self.headers.get("X-Remuda-Control", "")
+            if not board.allow_control or not hmac.compare_digest(sent.encode(), board.control_token.encode()):
+                self._send_json({"error": "not allowed: start the board with --allow-control"}, HTTPStatus.FORBIDDEN)
+                return
             asked = json.loads(body)
             name = board.known(str(asked["id"]))
             if self.path == "/api/stop":
@@ -242,12 +243,12 @@ class BoardHandler(BaseHTTPRequestHandler):
             self._send_json({"said": said})
         except RemudaError as error:
             self._send_json({"error": str(error)}, HTTPStatus.CONFLICT)
-        except (OSError, KeyError, ValueError, TypeError, RecursionError):
+        except NONSENSE:
             self._send_json({"error": "there is no such thing"}, HTTPStatus.NOT_FOUND)
 
     def _body(self) -> bytes:
         length = self.headers.get("Content-Length", "0")
-        if not length.isdigit() or int(length) > MAX_BODY:
+        if not length.isdecimal() or len(length) > len(str(MAX_BODY)) or int(length) > MAX_BODY:
             self.close_connection = True
             return b""
         return self.rfile.read(int(length))

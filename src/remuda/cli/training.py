@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -68,13 +68,13 @@ def train(
     if seeds is not None:
         from remuda.cli.study import train_seeds
 
-        with board_beside(Path(settings.get("out") or "studies/x").parent) if board else nullcontext():
+        with board_beside(_place_of(settings, "studies/x")) if board else nullcontext():
             train_seeds(settings, seeds, as_json, on)
         return
     if on is not None:
         raise ConfigError(f"--on {on} is for many runs: give --seeds N too, or --engine ray for one run on a cluster")
     settings = refuse_arguments(remuda.train, settings, "game", "out", "callbacks")
-    with board_beside(Path(settings.get("out") or "runs/x").parent) if board else nullcontext():
+    with board_beside(_place_of(settings, "runs/x")) if board else nullcontext():
         conclude(remuda.train(trust=trust, **settings), as_json)
 
 
@@ -97,7 +97,7 @@ def resume(
 
     flags = given(
         checkpoint_name=checkpoint, engine=engine, n_workers=n_workers, address=address, total_episodes=total_episodes,
-        n_learners=int(n_learners) if n_learners and n_learners.isdecimal() else n_learners,
+        n_learners=None if n_learners is None else settings_from([f"n_learners={n_learners}"])["n_learners"],
     )  # fmt: skip
     if is_search(run):
         from remuda.cli.studies import resume_search
@@ -125,6 +125,14 @@ def resume(
             f"{run} is a run: --on is for studies, sweeps and searches; --engine and --address are for runs"
         )
     conclude(remuda.resume(run, trust=trust, **flags), as_json)
+
+
+def _place_of(settings: dict[str, Any], default: str) -> Path:
+    """The directory that has the one that training writes."""
+    out = settings.get("out") or default
+    if not isinstance(out, str | Path):
+        raise ConfigError(f"out={out!r} should be the path of a directory")
+    return Path(out).parent
 
 
 def conclude(run: Run, as_json: bool) -> None:

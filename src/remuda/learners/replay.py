@@ -219,8 +219,9 @@ class ReplayBuffer:
             self.counts[agent] = sum(segment.turns for segment in self.segments[agent])
 
 
-def _check_ring(leads: NDArray[np.int32], lengths: NDArray[np.int32], head: int) -> None:
+def _check_ring(leads: NDArray[np.integer[Any]], lengths: NDArray[np.integer[Any]], head: int) -> None:
     """Raise unless the segments are inside the ring, do not overlap, and have at least one turn each."""
+    leads, lengths = leads.astype(np.int64), lengths.astype(np.int64)  # sums of 32 bits would wrap
     begins = np.flatnonzero(lengths)
     ends = begins + lengths[begins]
     good = (

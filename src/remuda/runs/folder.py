@@ -167,19 +167,30 @@ def write_config(folder: Path, plan: Plan) -> None:
 
 
 @contextmanager
-def removed_if_refused(folder: Path) -> Iterator[None]:
-    """Remove the directory of a run that could not be started."""
+def emptied_if_refused(folder: Path) -> Iterator[None]:
+    """Remove what was written for a run that could not be started; only whoever holds the directory may do that."""
     try:
         yield
     except BaseException as error:
-        if not (folder / CONFIG).exists():
-            with suppress(OSError):
+        with suppress(OSError):
+            if not (folder / CONFIG).exists():
                 (folder / LOCK).unlink(missing_ok=True)
-                folder.rmdir()  # fails if it is not empty
-                if folder.parent.name == RUNS.name:
-                    folder.parent.rmdir()
-        elif isinstance(error, ConfigError) and not any((folder / checkpoint.CHECKPOINTS).glob("*")):
-            shutil.rmtree(folder, ignore_errors=True)
+            elif isinstance(error, ConfigError) and not any((folder / checkpoint.CHECKPOINTS).glob("*")):
+                for path in folder.iterdir():
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
+        raise
+
+
+@contextmanager
+def removed_if_refused(folder: Path) -> Iterator[None]:
+    """Remove the directory of a run that could not be started, if nothing is in it: another process may have it."""
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):
+            folder.rmdir()  # fails if it is not empty
+            if folder.parent.name == RUNS.name:
+                folder.parent.rmdir()
         raise
 
 

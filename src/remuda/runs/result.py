@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+
+from remuda.core.errors import RunError
 from remuda.engines.loop import Loop
 from remuda.runs.callbacks.base import Row
 from remuda.runs.callbacks.tables import METRICS, read_table
@@ -89,7 +92,10 @@ def _lags(loop: Loop) -> Row:
 
 def _returns(folder: Path, agents: int) -> Row:
     """Mean return per agent over the first and the last tenth of the rounds."""
-    returns = read_table(folder / METRICS)["return"].reshape(-1, agents)
+    try:
+        returns = read_table(folder / METRICS)["return"].astype(np.float64).reshape(-1, agents)
+    except (RunError, KeyError, ValueError):  # somebody has removed or edited the table: training is not affected
+        returns = np.zeros((0, agents))
     tenth = max(1, len(returns) // 10)
     if not len(returns):
         return {"mean_return": None, "first_mean_return": None}

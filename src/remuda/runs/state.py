@@ -84,15 +84,20 @@ class TrainState(SavedState):
         return state, arrays
 
     @classmethod
-    def read(cls, path: Path, plan: Plan) -> TrainState:
-        """The state in a checkpoint, if it can be one of this plan."""
+    def of(cls, path: Path) -> TrainState:
+        """The state in a checkpoint, of whatever plan."""
         index = checkpoint.read_index(path)
         index = {name: value for name, value in index.items() if name not in ("format", "files")}
         try:
-            state = cls.model_validate_json(json.dumps(index))
+            return cls.model_validate_json(json.dumps(index))
         except (ValidationError, ValueError) as error:
             where = ".".join(map(str, error.errors()[0]["loc"])) if isinstance(error, ValidationError) else "index"
             raise CheckpointError(f"checkpoint {path} cannot be resumed: its {where} is missing or wrong") from None
+
+    @classmethod
+    def read(cls, path: Path, plan: Plan) -> TrainState:
+        """The state in a checkpoint, if it can be one of this plan."""
+        state = cls.of(path)
         state._check_plan(path, plan)
         loop = state.loop
         possible = loop.settled <= loop.rounds <= plan.rounds and loop.published <= loop.rounds

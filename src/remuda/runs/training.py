@@ -6,7 +6,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -44,6 +44,7 @@ from remuda.runs.display import counted
 from remuda.runs.failure_log import FailureLog
 from remuda.runs.folder import (
     check_writable,
+    emptied_if_refused,
     locked,
     new_folder,
     prepare,
@@ -103,7 +104,8 @@ def start(
     here = absolute(".")  # a game may change the working directory as soon as it is made
     plan = make_plan(settings)
     folder = new_folder(here, out, plan)
-    with removed_if_refused(folder):
+    is_made_here = out is None or not folder.exists()
+    with removed_if_refused(folder) if is_made_here else nullcontext():
         asked = _switches(settings.get("parallel"))
         return _train(TrainingJob(folder, plan, callbacks, quiet, asked=asked, trust=trust, here=here))
 
@@ -165,7 +167,7 @@ def _extend(run: Run, plan: Plan, name: str | None, callbacks: Sequence[Callback
             f"total_episodes={plan.total_episodes}: {run.path} has trained {done} episodes already; give more than that"
         )
     candidates = [path] if name else run.checkpoints()
-    fitting = [own for own in candidates if _lies_on_a_round(own, plan) and checkpoint.intact(own)]
+    fitting = [own for own in candidates if checkpoint.intact(own) and _lies_on_a_round(own, plan)]
     if not fitting:
         raise RunError(
             f"{run.path} cannot be extended: its last round had fewer than {plan.round_episodes} episodes, "
@@ -185,9 +187,7 @@ def _extend(run: Run, plan: Plan, name: str | None, callbacks: Sequence[Callback
 
 def _lies_on_a_round(path: Path, plan: Plan) -> bool:
     """Whether a run of this plan could have written the checkpoint: after whole rounds of it."""
-    episodes = int(path.name)
-    rounds = int(checkpoint.read_index(path)["loop"]["rounds"]) if checkpoint.intact(path) else -1
-    return plan.episodes_after(rounds) == episodes
+    return plan.episodes_after(TrainState.of(path).loop.rounds) == int(path.name)
 
 
 def _schedules(plan: Plan) -> str:
@@ -274,6 +274,8 @@ def _train(job: TrainingJob) -> Run:
         state = None if job.start_from is None else TrainState.read(job.start_from, plan)
         learned_before = Run(plan.warm_start).warm_start_state() if plan.warm_start is not None and fresh else None
         stack.enter_context(locked(folder))
+        if fresh and job.is_new:
+            stack.enter_context(emptied_if_refused(folder))
         prepare(folder, plan, fresh and job.is_new)
         with storage_errors(folder):
             lost = remember_given(folder, job.callbacks)

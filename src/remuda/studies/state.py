@@ -10,6 +10,7 @@ from pydantic import Field, ValidationError
 
 from remuda.core.errors import RunError
 from remuda.core.options import Options
+from remuda.core.paths import exists, is_file
 from remuda.runs.storage import storage_errors
 from remuda.studies.trials.trial import TrialOutcome
 
@@ -27,6 +28,8 @@ class StudyState(Options):
     def of(cls, folder: Path) -> StudyState:
         """The state in a study's directory; a new study has an empty one."""
         try:
+            if exists(folder / STATE) and not is_file(folder / STATE):
+                raise OSError("not a regular file")  # a pipe might never say anything
             return cls(**json.loads((folder / STATE).read_text(encoding="utf-8")))
         except FileNotFoundError:
             return cls()

@@ -38,7 +38,11 @@ PRELOAD = "remuda.engines.collectors.preload"
 WARM_UP_VARIABLE = "REMUDA_WARM_UP"
 """The environment variable that tells a new fork server which plan to warm up for."""
 SOCKETS_VARIABLE = "REMUDA_SOCKETS"
-"""The environment variable that tells a new fork server which folder to remove if the first process is killed."""
+"""The environment variable that tells a new fork server which folder to remove if the first process is killed.
+
+Its value is that process's number, a space, and the folder. The fork server cannot ask the kernel for the number: it
+imports for seconds, and a process that was killed meanwhile is not its parent any more.
+"""
 UNGUARDED = 113
 """Exit code of a worker that would have started training again while it imported the program that started it."""
 _folder_makers: dict[str, int] = {}
@@ -138,7 +142,7 @@ def fork_server_environment(warm_up_request: str) -> AbstractContextManager[None
     """
     folder = _folder_of_sockets()
     ours = _folder_makers.setdefault(folder, os.getpid()) == os.getpid() and multiprocessing.parent_process() is None
-    sockets = folder if ours else ""
+    sockets = f"{os.getpid()} {folder}" if ours else ""
     return environment_variables({WARM_UP_VARIABLE: warm_up_request, SOCKETS_VARIABLE: sockets, **ONE_THREAD})
 
 

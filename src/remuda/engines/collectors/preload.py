@@ -25,12 +25,13 @@ from remuda.engines.collectors.warm_up import warm_up_without_objects
 from remuda.transport.processes import SOCKETS_VARIABLE, WARM_UP_VARIABLE
 
 
-def _remove_folder_of_dead_parent(server: int, parent: int, folder: str) -> None:
-    """Remove the folder of our socket, if the first process was killed and cannot do it."""
+def _remove_folder_of_dead_parent(server: int, sockets: str) -> None:
+    """Remove the folder of our socket, if the first process was killed and cannot do it; see SOCKETS_VARIABLE."""
+    parent, _, folder = sockets.partition(" ")
     if os.getpid() != server or not folder:  # a worker inherits what the server does at its exit
         return
     for _ in range(10):  # its pipes are closed a moment before it is gone
-        if os.getppid() != parent:
+        if os.getppid() != int(parent):
             shutil.rmtree(folder, ignore_errors=True)
             return
         time.sleep(0.02)
@@ -41,7 +42,7 @@ if WARM_UP_VARIABLE in os.environ:  # in a fork server; anybody else may import 
     # process may need them to save.
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    atexit.register(_remove_folder_of_dead_parent, os.getpid(), os.getppid(), os.environ.pop(SOCKETS_VARIABLE, ""))
+    atexit.register(_remove_folder_of_dead_parent, os.getpid(), os.environ.pop(SOCKETS_VARIABLE, ""))
 
 
 silence = io.StringIO()  # finding a user's game may import a program that prints: the run itself prints that, too
