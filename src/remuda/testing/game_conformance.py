@@ -8,17 +8,17 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from itertools import pairwise
-from pathlib import Path
 from traceback import extract_tb
 from typing import Any
 
 import numpy as np
 
 from remuda.adapters.inbound.factories import FactoryOptions
+from remuda.adapters.inbound.worlds import SimulatorGame
 from remuda.core import rng
-from remuda.core.errors import RemudaError, message_of
+from remuda.core.errors import RemudaError, message_of, user_frame
 from remuda.core.fragment import Fragment
-from remuda.core.game import GameEntry, make_game
+from remuda.core.game import Game, GameEntry, TransformedGame, make_game
 from remuda.core.kernels import uncompiled
 from remuda.core.machine import process_tree
 from remuda.core.rng import Stream
@@ -29,7 +29,6 @@ from remuda.rollout.rollout import Rollout
 from remuda.rollout.warm_up import random_bindings
 from remuda.testing.finding import Check, Finding, Note, findings
 
-PACKAGE = Path(__file__).parents[1]
 WORLDS = 3
 PER_TURN = ("rewards", "terminated", "truncated", "alive")
 MAX_TURNS = 200
@@ -99,22 +98,27 @@ def _check_uncompiled(entry: GameEntry, options: Mapping[str, Any]) -> str | Non
 
 def _place(error: Exception) -> str:
     """The innermost line of the game's own code that raised, or of ours if there is none."""
-    frames = extract_tb(error.__traceback__)
-    foreign = [frame for frame in frames if not Path(frame.filename).is_relative_to(PACKAGE)]
-    own = [frame for frame in foreign if "site-packages" not in Path(frame.filename).parts]
-    frame = (own or frames)[-1]
+    frame = user_frame(error) or extract_tb(error.__traceback__)[-1]
     return f"in {frame.name} ({frame.filename}, line {frame.lineno}): {frame.line}"
 
 
 def _check_runs(entry: GameEntry, options: Mapping[str, Any]) -> str | None:
     for parallel in (True, False):
-        fragments = _play_unchecked(entry, options, [0, 1, 2], parallel)
+        rollout = _rollout(entry, options, [0, 1, 2], parallel)
+        rollout.keep_invalid_samples = True
+        fragments = _play(rollout)
         if any(fragment.turns < 1 for fragment in fragments):
             return "an episode has no turns"
         # An agent may sit out an episode, but somebody must play it.
         if not np.logical_or.reduce([fragment.alive[0].any(axis=1) for fragment in fragments]).all():
             return "no agent is alive in the first turn"
-    return None
+    return _remarks(rollout.game)
+
+
+def _remarks(game: Game) -> Note | None:
+    """What the adapter of a foreign environment noticed while it was played."""
+    own = game.game if isinstance(game, TransformedGame) else game
+    return Note("; ".join(own.remarks)) if isinstance(own, SimulatorGame) and own.remarks else None
 
 
 def _check_observations(entry: GameEntry, options: Mapping[str, Any]) -> str | None:
