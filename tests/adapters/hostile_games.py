@@ -251,6 +251,32 @@ MADE = Plain()
 LOCAL = type("Local", (Plain,), {})()
 
 
+class AllAway(Two):
+    """Everybody is away after turn `away`, and would be back in the next one."""
+
+    def __init__(self, away: int = 1) -> None:
+        super().__init__()
+        self.away = away
+
+    def step(self, actions: Any) -> Any:
+        """One turn."""
+        obs, rewards, *flags, infos = super().step(actions)
+        self.agents = [] if self.turn > self.away else [*self.possible_agents]
+        return obs, rewards, *(dict.fromkeys(own, False) for own in flags), infos
+
+
+class TakesTurnsAway(Two):
+    """One agent after the other is away for a turn, until the flags of both are set."""
+
+    def step(self, actions: Any) -> Any:
+        """One turn."""
+        self.agents = [*self.possible_agents]
+        found = super().step(actions)
+        if self.agents:
+            self.agents = [self.possible_agents[self.turn % 2]]
+        return found
+
+
 class Twins(Two):
     """Two agents of one name."""
 

@@ -83,6 +83,21 @@ def test_check_notes_what_step_says_of_strangers_or_does_not_say(name: str, said
     assert not any(finding.note for finding in check(f"{GAMES}:Two"))
 
 
+@pytest.mark.parametrize("away", [1, 250])
+def test_check_notes_an_episode_that_ends_because_all_agents_are_away(cli: Any, away: int) -> None:
+    said = (
+        f"the list of agents became empty in turn {away}, but no flag says that 'a', 'b' ended: an empty list ends the "
+        "episode; keep somebody in it while all are away, or set the flags"
+    )
+    told = cli("check", f"{GAMES}:AllAway", f"away={away}")
+    assert [line for line in told.out.splitlines() if line.startswith("note ") and said in line]
+
+
+def test_agents_that_take_turns_to_be_away_are_not_noted() -> None:
+    findings = check(f"{GAMES}:TakesTurnsAway")
+    assert [finding.note for finding in findings if "became empty" in finding.note] == []
+
+
 def test_agents_that_cannot_be_told_apart_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="lists an agent twice in possible_agents"):
         remuda.train(f"{GAMES}:Twins", out=tmp_path / "run", **PLAN)

@@ -203,7 +203,7 @@ def _check_end(entry: GameEntry, options: Mapping[str, Any]) -> str | None:
     spec = rollout.game.spec
     if spec.turns_assumed and fragments[0].turns == spec.turns:
         return Note(f"the episode did not end by itself and was cut after {spec.turns:,} turns: turns=N sets the limit")
-    return None
+    return _remarks(rollout.game) if fragments[0].turns > MAX_TURNS else None  # otherwise `_check_runs` tells them
 
 
 def _check_absences(entry: GameEntry, options: Mapping[str, Any]) -> str | None:

@@ -20,6 +20,9 @@ from remuda.adapters.inbound.worlds import SimulatorGame, World, reset_env, rewa
 from remuda.core.errors import ConfigError, GameError
 from remuda.core.game import Game, GameSpec, Group
 
+MAX_NAMED = 4
+"""Agents that a remark names."""
+
 
 class PettingZooAgent(NamedTuple):
     """One of an environment's possible agents."""
@@ -149,7 +152,9 @@ class ParallelWorld(PettingZooWorld):
         obs, self.infos = reset_env(self.env, seed)
         self.last_obs = dict(obs)  # a copy: the environment may keep the one that it gave us
         self.actions: dict[str, Any] = {}
+        self._turn = 0
         self._update_alive()
+        self._seen, self._flagged = self.alive.copy(), np.zeros(len(self.agents), np.bool_)
 
     def observe(self, agent: int) -> NDArray[Any]:
         """The agent's last observation; zeros if it never had one."""
@@ -181,6 +186,22 @@ class ParallelWorld(PettingZooWorld):
             self.terminated[number] |= bool(terminated.get(name, False))
             self.truncated[number] |= bool(truncated.get(name, False))
         self._update_alive()
+        self._seen |= self.alive
+        self._flagged |= self.terminated | self.truncated
+        if self.over:
+            self._remark_on_end()
+        self._turn += 1
+
+    def _remark_on_end(self) -> None:
+        """Note agents that were never said to have ended, though the world is over."""
+        left = [repr(self.agents[i].name) for i in np.flatnonzero(self._seen & ~self._flagged).tolist()]
+        if left:
+            who = ", ".join(left[:MAX_NAMED]) + (f" and {len(left) - MAX_NAMED} more" if len(left) > MAX_NAMED else "")
+            self.remarks.setdefault(
+                "end",
+                f"the list of agents became empty in turn {self._turn}, but no flag says that {who} ended: an empty "
+                "list ends the episode; keep somebody in it while all are away, or set the flags",
+            )
 
     def _remark_on_keys(self, obs: Mapping[str, Any], **each: Mapping[str, Any]) -> None:
         """Note agents that `step` names and nobody knows, and those that acted, stay, and are left out."""
