@@ -8,9 +8,11 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from itertools import pairwise
+from time import perf_counter
 from traceback import extract_tb
 from typing import Any
 
+import numba
 import numpy as np
 
 from remuda.adapters.inbound.factories import FactoryOptions
@@ -34,7 +36,11 @@ PER_TURN = ("rewards", "terminated", "truncated", "alive")
 MAX_TURNS = 200
 """Turns that are played of a long episode."""
 UNCOMPILED_TURNS = 25
-"""Turns that are played without compiling, some hundred times as slowly: a second or two on the largest shipped map."""
+"""Turns that three worlds play without compiling, some hundred times as slowly: a second or two on the largest map."""
+UNCOMPILED_S = 3.0
+"""How long one world then plays without compiling, at most."""
+UNCOMPILED_STEP = 5
+"""Turns after which the time is looked at."""
 NECESSARY = 3
 """If one of the first so many checks fails, the others would only repeat its problem: they are left out."""
 
@@ -85,15 +91,36 @@ def _check_spec(entry: GameEntry, options: Mapping[str, Any]) -> str | None:
 
 def _check_uncompiled(entry: GameEntry, options: Mapping[str, Any]) -> str | None:
     """What kernels raise as plain Python. What a game raises besides them, later checks tell."""
+    note = None
     with uncompiled() as raised:
         try:
             for parallel in (True, False):
                 rollout = _rollout(entry, options, [0, 1, 2], parallel)
                 rollout.keep_invalid_samples = True
                 rollout.play(rollout.empty_fragments(min(rollout.game.spec.turns, UNCOMPILED_TURNS)))
+            note = _play_whole_episode(entry, options)
         except RemudaError:
             pass
-    return f"raised {type(raised[0]).__name__}: {message_of(raised[0])} {_place(raised[0])}" if raised else None
+    return f"raised {type(raised[0]).__name__}: {message_of(raised[0])} {_place(raised[0])}" if raised else note
+
+
+def _play_whole_episode(entry: GameEntry, options: Mapping[str, Any]) -> Note | None:
+    """Play one world until its episode ends or the time is up.
+
+    Environments of other libraries are Python already, and with NUMBA_DISABLE_JIT=1 so is all that later checks play.
+    """
+    if issubclass(entry.options, FactoryOptions) or numba.config.DISABLE_JIT:
+        return None
+    rollout = _rollout(entry, options, [0])
+    rollout.keep_invalid_samples = True
+    played, limit, begun = 0, rollout.game.spec.turns, perf_counter()
+    while played < limit and not rollout.game.over.all():
+        if perf_counter() - begun > UNCOMPILED_S:
+            told = max(played, UNCOMPILED_TURNS)
+            return Note(f"the first {told:,} turns ran uncompiled; NUMBA_DISABLE_JIT=1 remuda check … plays the rest")
+        rollout.play(rollout.empty_fragments(min(limit - played, UNCOMPILED_STEP)))
+        played += UNCOMPILED_STEP
+    return None
 
 
 def _place(error: Exception) -> str:
