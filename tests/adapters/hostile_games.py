@@ -150,6 +150,133 @@ class Unseen(Two):
         return obs, *rest
 
 
+class ShowsStrangers(Two):
+    """Observes for somebody whom nobody announced."""
+
+    def step(self, actions: Any) -> Any:
+        """One turn."""
+        obs, *rest = super().step(actions)
+        return {**obs, "zorro": np.zeros(2, np.float32)}, *rest
+
+
+class TellsNoEnd(Two):
+    """Returns no terminations."""
+
+    def step(self, actions: Any) -> Any:
+        """One turn."""
+        obs, rewards, _, *rest = super().step(actions)
+        return obs, rewards, {}, *rest
+
+
+class PaysOne(Two):
+    """Pays only one of its agents."""
+
+    def step(self, actions: Any) -> Any:
+        """One turn."""
+        obs, _, *rest = super().step(actions)
+        return obs, {"a": 1.0}, *rest
+
+
+class PaysText(Two):
+    """Pays in words."""
+
+    def step(self, actions: Any) -> Any:
+        """One turn."""
+        obs, _, *rest = super().step(actions)
+        return obs, {"a": 1.0, "b": "1"}, *rest
+
+
+class PaysTextAlone(Plain):
+    """Pays in words."""
+
+    def step(self, action: int) -> Any:
+        """One turn."""
+        obs, _, *rest = super().step(action)
+        return obs, "1", *rest
+
+
+class Unseedable(Plain):
+    """`reset` takes nothing."""
+
+    def reset(self) -> Any:  # type: ignore[override]
+        """Begin."""
+        return super().reset()
+
+
+class UnseedableTwo(Two):
+    """`reset` takes nothing."""
+
+    def reset(self) -> Any:  # type: ignore[override]
+        """Begin."""
+        return super().reset()
+
+
+class NoSpace(gymnasium.Env[Any, int]):
+    """Has no spaces."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        """Begin."""
+        return 0, {}
+
+
+class NoSpaceTwo(ParallelEnv[Any, Any, int]):
+    """Has no spaces."""
+
+    possible_agents: list[Any] = ["a"]  # noqa: RUF012
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        """Begin."""
+        self.agents = ["a"]
+        return {"a": 0}, {"a": {}}
+
+
+class SpaceForAll(Two):
+    """Has a space where a method is wanted."""
+
+    action_space = spaces.Discrete(2)  # type: ignore[assignment]
+
+
+class Buggy(Plain):
+    """Raises in its third turn."""
+
+    def step(self, action: int) -> Any:
+        """Raise what a bug would raise."""
+        found = super().step(action)
+        if self.turn == 3:
+            len(3)  # type: ignore[arg-type]
+        return found
+
+
+MADE = Plain()
+LOCAL = type("Local", (Plain,), {})()
+
+
+class AllAway(Two):
+    """Everybody is away after turn `away`, and would be back in the next one."""
+
+    def __init__(self, away: int = 1) -> None:
+        super().__init__()
+        self.away = away
+
+    def step(self, actions: Any) -> Any:
+        """One turn."""
+        obs, rewards, *flags, infos = super().step(actions)
+        self.agents = [] if self.turn > self.away else [*self.possible_agents]
+        return obs, rewards, *(dict.fromkeys(own, False) for own in flags), infos
+
+
+class TakesTurnsAway(Two):
+    """One agent after the other is away for a turn, until the flags of both are set."""
+
+    def step(self, actions: Any) -> Any:
+        """One turn."""
+        self.agents = [*self.possible_agents]
+        found = super().step(actions)
+        if self.agents:
+            self.agents = [self.possible_agents[self.turn % 2]]
+        return found
+
+
 class Twins(Two):
     """Two agents of one name."""
 

@@ -13,6 +13,9 @@ import torch
 
 import remuda
 from remuda.core.errors import MAX_MESSAGE, ConfigError, GameError
+from remuda.core.game import make_game
+from remuda.games.registry import find_game
+from remuda.testing.check import check
 
 GAMES = "hostile_games"
 PLAN: dict[str, Any] = {
@@ -33,6 +36,11 @@ PLAN: dict[str, Any] = {
         ("EndlessError", r"raised ValueError in turn 0 .*x… \(10,000,000 characters\)"),
         ("WrongShape", r"WrongShape: agent 0: an observation has shape \(3, 3\).*; in turn 0 of .*world 0, seed 0"),
         ("Stranger", r"Stranger: 'zorro' is among `agents`, but not among `possible_agents`; in turn 0"),
+        ("PaysText", r"PaysText: step returned the reward '1': it should be a number; in turn 0"),
+        ("PaysTextAlone", r"PaysTextAlone: step returned the reward '1': it should be a number; in turn 0"),
+        ("Unseedable", r"Unseedable\.reset\(\) got .*'seed': reset should take seed and options"),
+        ("UnseedableTwo", r"UnseedableTwo\.reset\(\) got .*'seed': reset should take seed and options"),
+        ("Buggy", r"raised TypeError in turn 2 of .*, seed 0 \(.*hostile_games\.py, line \d+\): object of type 'int'"),
         ("Unseen", r"Unseen: step\(\) returned no observation of 'b', which is among `agents`; in turn 0"),
     ],
 )
@@ -43,6 +51,51 @@ def test_what_it_does_wrong_is_one_sentence(tmp_path: Path, name: str, said: str
         remuda.train(f"{GAMES}:{name}", out=tmp_path / "run", **settings)
     assert len(str(raised.value)) < 2 * MAX_MESSAGE
     assert all(path.stat().st_size < 1 << 20 for path in (tmp_path / "run").rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("NoSpace", "NoSpace has no observation_space: set it to one of gymnasium.spaces"),
+        ("NoSpaceTwo", r"NoSpaceTwo has no method observation_space: write observation_space\(self, agent\)"),
+        ("SpaceForAll", r"SpaceForAll has no method action_space: write action_space\(self, agent\)"),
+        ("MADE", f"'{GAMES}:MADE' is a Plain, neither a GameEntry nor a factory: give the class, {GAMES}:Plain, or"),
+        ("LOCAL", "is a Local, neither a GameEntry nor a factory: give its class, or a function that makes it"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Your environment should override")
+def test_what_it_lacks_is_one_sentence(name: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        make_game(find_game(f"{GAMES}:{name}"), {}, [0])
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("ShowsStrangers", "step returns observations of 'zorro', not among `possible_agents`: they reach nobody"),
+        ("TellsNoEnd", "step returns no terminations of 'a', 'b': False is assumed"),
+        ("PaysOne", "step returns no rewards of 'b': 0 is assumed"),
+    ],
+)
+def test_check_notes_what_step_says_of_strangers_or_does_not_say(name: str, said: str) -> None:
+    notes = [finding.note for finding in check(f"{GAMES}:{name}") if finding.note]
+    assert any(said in note for note in notes), notes
+    assert not any(finding.note for finding in check(f"{GAMES}:Two"))
+
+
+@pytest.mark.parametrize("away", [1, 250])
+def test_check_notes_an_episode_that_ends_because_all_agents_are_away(cli: Any, away: int) -> None:
+    said = (
+        f"the list of agents became empty in turn {away}, but no flag says that 'a', 'b' ended: an empty list ends the "
+        "episode; keep somebody in it while all are away, or set the flags"
+    )
+    told = cli("check", f"{GAMES}:AllAway", f"away={away}")
+    assert [line for line in told.out.splitlines() if line.startswith("note ") and said in line]
+
+
+def test_agents_that_take_turns_to_be_away_are_not_noted() -> None:
+    findings = check(f"{GAMES}:TakesTurnsAway")
+    assert [finding.note for finding in findings if "became empty" in finding.note] == []
 
 
 def test_agents_that_cannot_be_told_apart_are_refused(tmp_path: Path) -> None:

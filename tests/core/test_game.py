@@ -7,10 +7,10 @@ import pytest
 
 from remuda.core import rng
 from remuda.core.errors import ConfigError, UnknownName
-from remuda.core.game import Group, Signals, make_game
+from remuda.core.game import GameEntry, Group, Signals, make_game
 from remuda.core.rng import Stream
 from remuda.games.registry import SHIPPED, find_game
-from remuda.testing.odd_games import GIFTS, MASKED, UNEQUAL, Masked, OddOptions, Unequal
+from remuda.testing.odd_games import GIFTS, MASKED, UNEQUAL, Masked, OddGame, OddOptions, Unequal
 
 
 @pytest.mark.parametrize("name", SHIPPED)
@@ -122,3 +122,12 @@ def test_an_impossible_group_raises_one_sentence() -> None:
         Group("some", 1, (1,), np.int8, 2.5)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="'some' has size=0"):
         Group("some", 0, (1,), np.int8, 2)
+
+
+def test_an_entry_with_its_arguments_swapped_is_one_sentence() -> None:
+    with pytest.raises(
+        ConfigError, match=r"game 'odd': the options .* not OddGame: write GameEntry\(name, summary, op"
+    ):
+        GameEntry("odd", "Swapped.", OddGame, OddOptions)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"class of remuda\.Options, not 3"):
+        GameEntry("odd", "Not even a class.", 3, OddGame)  # type: ignore[arg-type]

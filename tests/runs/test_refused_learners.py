@@ -37,6 +37,68 @@ class Unnamed(Sound):
         return values.square().mean(), {"largest": values.max()}
 
 
+class Unreturned(Sound):
+    """A metric that `loss` does not return."""
+
+    metrics = (*Sound.metrics, "largest")
+
+
+class Typo(Sound):
+    """A field that batches do not have."""
+
+    @staticmethod
+    def loss(net: nn.Module, target: nn.Module, batch: Any, options: Any) -> Any:
+        return net(batch.observations).mean()
+
+
+class Undefined(Sound):
+    """A name that is not defined."""
+
+    @staticmethod
+    def loss(net: nn.Module, target: nn.Module, batch: Any, options: Any) -> Any:
+        return functional.mse_loss(net(batch.obs), batch.rewards)  # type: ignore[name-defined]  # noqa: F821
+
+
+class FewArguments(Sound):
+    """A loss without `target`."""
+
+    @staticmethod
+    def loss(net: nn.Module, batch: Any, options: Any) -> Any:  # type: ignore[override]
+        return net(batch.obs).mean()
+
+
+class Constant(Sound):
+    """A loss that does not depend on the network."""
+
+    @staticmethod
+    def loss(net: nn.Module, target: nn.Module, batch: Any, options: Any) -> Any:
+        return torch.tensor(1.0)
+
+
+class NeedsData(Sound):
+    """A loss that has nothing to say about zeros."""
+
+    @staticmethod
+    def loss(net: nn.Module, target: nn.Module, batch: Any, options: Any) -> Any:
+        if not batch.obs.any():
+            raise ValueError("no data")
+        return Sound.loss(net, target, batch, options)
+
+
+class OwnBatches(Sound):
+    """A loss of batches that it makes itself, with a field that those of the trial lack."""
+
+    def _batch(self, first: int, last: int, clock: int) -> Any:
+        *others, discounts, mask = super()._batch(first, last, clock)
+        return (*others, torch.full_like(discounts, 7), mask)
+
+    @staticmethod
+    def loss(net: nn.Module, target: nn.Module, batch: Any, options: Any) -> Any:
+        if not (batch.discounts == 7).all():
+            raise AttributeError("no such field")
+        return Sound.loss(net, target, batch, options)
+
+
 class Quantiles(Sound):
     """Values of another shape, and no q_values."""
 
@@ -100,6 +162,11 @@ class RefusedAtOnce(RefusedLate):
 REFUSED = {
     PerRow: r"the loss of PerRow should be one number, a tensor of shape \(\), not \(4,\)",
     Unnamed: r'write metrics = \(\*remuda\.OffPolicyLearner\.metrics, "largest"\)',
+    Unreturned: r"write metrics = \(\*remuda\.OffPolicyLearner\.metrics,\)$",
+    Typo: r"^the loss of Typo raised AttributeError: .*observations.* \(.*test_refused_learners\.py, line \d+\)$",
+    Undefined: r"^the loss of Undefined raised NameError: .*functional.* \(.*test_refused_learners\.py, line \d+\)$",
+    FewArguments: r"^the loss of FewArguments raised TypeError: .*positional.*test_refused_learners\.py, line \d+\)$",
+    Constant: r"^the loss of Constant has no gradient: .* \(.*test_refused_learners\.py, line \d+\)$",
     Quantiles: r"it should give \(16, 3\).*or Quantiles should override q_values\(net, obs\)",
     Channels: r"raised RuntimeError.*its input is \(rows, frames, \*obs_shape\) = \(16, 1, 3\)",
     Critic: r"should return logits and values.*override logits_and_values\(net, obs\)",
@@ -119,6 +186,17 @@ def test_a_learner_that_cannot_learn_is_refused_and_leaves_no_directory(
     with pytest.raises(ConfigError, match=REFUSED[learner]):
         remuda.train(GAME, learner=learner, out=tmp_path / "run", **settings)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_loss_that_is_not_stacked_is_tried_too(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=REFUSED[Typo]):
+        remuda.train(GAME, learner=Typo, out=tmp_path / "run", stack=False, **SMALL)
+
+
+@pytest.mark.parametrize("learner", [NeedsData, OwnBatches])
+def test_a_loss_that_fails_in_the_trial_alone_learns(tmp_path: Path, learner: Any) -> None:
+    run = remuda.train(GAME, learner=learner, out=tmp_path / "run", **{**SMALL, "agents": 1})
+    assert run.result["updates_per_agent"] > [0]
 
 
 @pytest.mark.parametrize("engine", ["vectorized", "threads", "actor-learner"])

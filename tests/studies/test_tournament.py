@@ -101,6 +101,17 @@ def test_returns_are_those_of_an_evaluation(trained: Train) -> None:
     assert found.returns[own, own].value == pytest.approx(scores.returns.mean())
 
 
+def test_a_herd_with_a_frozen_agent_is_answered_with_the_word_to_give(trained: Train, cli: Any) -> None:
+    herd = trained(learners={"0": f"frozen:{trained().path}/0"})
+    for words, given in (([f"{herd.path}"], f"{herd.path}/1"), ([f"{herd.path}@best"], f"{herd.path}/1@best")):
+        done = cli("tournament", *words, "random", "--episodes", 2)
+        assert done.code == 2
+        assert f"agent 0 of {herd.path} did not learn there (frozen:" in done.err
+        assert f": give {given}, an agent that did, and it plays each place" in done.err
+        assert cli("tournament", given, "random", "--episodes", 2).code == 0
+    assert "did not learn there" in cli("tournament", f"{herd.path}/0", "random").err
+
+
 def test_a_game_for_one_is_played_alone_on_the_same_episodes() -> None:
     found = remuda.tournament("sleep", "random", episodes=4, game="cage2", steps=5)
     assert found.places == 1

@@ -12,11 +12,12 @@ from numba.core.errors import TypingError
 
 from remuda.core.errors import ConfigError, UnknownName, message_of
 from remuda.core.game import GameEntry
-from remuda.core.kernels import uncompiled
+from remuda.core.kernels import kernel, uncompiled
 from remuda.games.registry import SHIPPED
 from remuda.testing import BROKEN, ERRANDS, ODD, RESPAWN
 from remuda.testing.check import check
 from remuda.testing.game_conformance import CHECKS
+from remuda.testing.odd_games import OddGame, OddOptions
 
 RUNS = "episodes run, with parallel actions and without"
 UNCOMPILED = "rules run uncompiled, where every index is checked"
@@ -95,6 +96,35 @@ def test_an_index_out_of_bounds_is_told_with_its_line_before_anything_compiled_r
     problem = str(findings[-1].problem)
     assert "raised IndexError: index 3 is out of bounds for axis 2 with size 3 in _write_ones (" in problem
     assert problem.endswith(": out[w, i, n] = 1")
+
+
+class LateOutOfBounds(OddGame):
+    """Writes behind an array of its own in turn 45."""
+
+    def end(self) -> None:
+        _write_at(np.zeros(45), int(self.turn.max()))
+        super().end()
+
+
+@kernel
+def _write_at(array: Any, index: int) -> None:
+    array[index] = 1
+
+
+LATE = GameEntry("late", "Writes out of bounds in turn 45.", OddOptions, LateOutOfBounds)
+
+
+def test_a_whole_episode_runs_uncompiled() -> None:
+    problem = broken_promises(LATE, turns=60)[UNCOMPILED]
+    assert "raised IndexError: index 45 is out of bounds for axis 0 with size 45 in _write_at (" in problem
+    assert broken_promises(LATE, turns=45) == {}
+
+
+def test_an_episode_that_takes_too_long_uncompiled_is_cut_and_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("remuda.testing.game_conformance.UNCOMPILED_S", 0.0)
+    notes = {finding.promise: finding.note for finding in check(LATE, turns=45)}
+    said = "the first 25 turns ran uncompiled; NUMBA_DISABLE_JIT=1 remuda check … plays the rest"
+    assert notes[UNCOMPILED] == said
 
 
 def test_compiled_code_runs_compiled_after_a_check() -> None:

@@ -20,7 +20,8 @@ def check(
     findings = remuda.check(target, **refuse_arguments(remuda.check, settings_from(words)))
     for finding in findings:
         note = f" ({finding.note})" if finding.note else ""
-        print(f"{'ok  ' if finding.good else 'FAIL'} {finding.promise}{note}")
+        mark = "FAIL" if not finding.good else "note" if finding.note else "ok  "
+        print(f"{mark} {finding.promise}{note}")
         if not finding.good:
             print(f"     {finding.problem}\n     for training this means: {finding.meaning}")
     if not all(finding.good for finding in findings):

@@ -18,9 +18,13 @@ RemudaError
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+import sysconfig
+from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
+from pathlib import Path
+from traceback import FrameSummary, extract_tb
 
+PACKAGE = Path(__file__).parents[1]
 MAX_MESSAGE = 4000
 """Characters of a foreign error's message that are passed on: a simulator may put its whole state there."""
 
@@ -52,6 +56,29 @@ def _plain(text: str) -> str:
 def first_line(error: BaseException) -> str:
     """The first line of an error's message, or its class name if the message is empty."""
     return (message_of(error).splitlines() or [type(error).__name__])[0]
+
+
+def user_frame(error: BaseException) -> FrameSummary | None:
+    """The innermost line that raised in code of the user's own; None if all lines are remuda's or a library's."""
+    return next((frame for frame in _foreign_frames(error) if not _is_of_library(frame.filename)), None)
+
+
+def place_of(error: BaseException) -> str:
+    """File and line of `user_frame`, or else of a library's code, as ` (file, line 3)`; empty if there is none."""
+    frame = user_frame(error) or next(_foreign_frames(error), None)
+    return f" ({frame.filename}, line {frame.lineno})" if frame else ""
+
+
+def _foreign_frames(error: BaseException) -> Iterator[FrameSummary]:
+    """Lines that are not remuda's, innermost first."""
+    for frame in reversed(extract_tb(error.__traceback__)):
+        if not Path(frame.filename).is_relative_to(PACKAGE):
+            yield frame
+
+
+def _is_of_library(file: str) -> bool:
+    installed = {"site-packages", "dist-packages"} & {*Path(file).parts}
+    return bool(installed) or file.startswith("<frozen") or Path(file).is_relative_to(sysconfig.get_path("stdlib"))
 
 
 LISTED_BY = {"setting": "`remuda settings`, `remuda games NAME` and `remuda learners NAME`"}

@@ -11,13 +11,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from traceback import extract_tb
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from remuda.core.errors import ConfigError, GameError, RemudaError, message_of
+from remuda.core.errors import ConfigError, GameError, RemudaError, message_of, place_of
+from remuda.core.options import Options
 from remuda.core.rewards import GAME_RETURN, REWARD, RewardOptions
 from remuda.core.spaces import array_of, check_action_space, choices_of, count_of, discrete, is_box
 
@@ -370,6 +370,14 @@ class GameEntry:
     exported_files: Callable[[Any], Mapping[str, str]] = lambda options: {}
     """A function of the options: sources, by file name, that an exported agent needs besides its network."""
 
+    def __post_init__(self) -> None:
+        if not (isinstance(self.options, type) and issubclass(self.options, Options)):
+            given = getattr(self.options, "__name__", repr(self.options))
+            raise ConfigError(
+                f"game {self.name!r}: the options of a GameEntry should be a class of remuda.Options, not {given}: "
+                "write GameEntry(name, summary, options, make)"
+            )
+
     def step_cost_of(self, options: Mapping[str, Any]) -> StepCost:
         """`step_cost` with these options."""
         return self.step_cost(check_options(self, options)) if callable(self.step_cost) else self.step_cost
@@ -387,16 +395,10 @@ def make_game(entry: GameEntry, options: Mapping[str, Any], worlds: Sequence[int
     except (RemudaError, MemoryError, KeyboardInterrupt):
         raise
     except BaseException as error:
-        raised = f"{type(error).__name__} while it was made ({_place(error)})"
+        raised = f"{type(error).__name__} while it was made{place_of(error)}"
         raise GameError(f"{entry.name} raised {raised}: {message_of(error)}") from error
     transforms = reward_options(entry, options)
     return TransformedGame(game, transforms) if transforms else game
-
-
-def _place(error: BaseException) -> str:
-    """The line that raised an error, for whoever sees the message alone."""
-    frame = extract_tb(error.__traceback__)[-1]
-    return f"{frame.filename}, line {frame.lineno}"
 
 
 def check_options(entry: GameEntry, options: Mapping[str, Any]) -> Any:

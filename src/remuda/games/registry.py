@@ -46,11 +46,21 @@ def find_game(name: str) -> GameEntry:
 def _as_entry(name: str, found: Any) -> GameEntry:
     if isinstance(found, GameEntry):
         return found
-    if isinstance(found, type) and issubclass(found, Game):
-        raise ConfigError(f"game {name!r} is a Game: {_entry_hint(found)}")
+    kind = found if isinstance(found, type) else type(found)
+    if issubclass(kind, Game):
+        raise ConfigError(f"game {name!r} is a Game: {_entry_hint(kind)}")
+    if is_environment(found):
+        raise ConfigError(f"game {name!r} is a {kind.__name__}, neither a GameEntry nor a factory: {_class_hint(kind)}")
     if callable(found):
         return entry_from_factory(name, found)
     raise ConfigError(f"game {name!r} is a {type(found).__name__}, neither a GameEntry nor a factory: {WANTED}")
+
+
+def _class_hint(kind: type) -> str:
+    """What to give in place of an environment: its class, if that has a name in its module."""
+    named = getattr(sys.modules.get(kind.__module__), kind.__name__, None) is kind
+    own = f"give the class, {kind.__module__}:{kind.__name__}" if named else "give its class"
+    return f"{own}, or a function that makes it"
 
 
 def _entry_hint(game: type[Game]) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remuda.core import rng
-from remuda.core.errors import GameError, RemudaError, message_of
+from remuda.core.errors import GameError, RemudaError, message_of, place_of
 from remuda.core.fragment import Fragment, slice_worlds
 from remuda.core.game import Game
 from remuda.core.kernels import kernel
@@ -40,7 +40,7 @@ def game_error_context(game: str, task: Task, config: RolloutConfig, turn: int =
         told = (
             f"{game}: {error}; in {where}"
             if isinstance(error, GameError)
-            else f"{game} raised {type(error).__name__} in {where}: {message_of(error)}"
+            else f"{game} raised {type(error).__name__} in {where}{place_of(error)}: {message_of(error)}"
         )
         raise GameError(told, turn) from error
     finally:

@@ -8,17 +8,19 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from itertools import pairwise
-from pathlib import Path
+from time import perf_counter
 from traceback import extract_tb
 from typing import Any
 
+import numba
 import numpy as np
 
 from remuda.adapters.inbound.factories import FactoryOptions
+from remuda.adapters.inbound.worlds import SimulatorGame
 from remuda.core import rng
-from remuda.core.errors import RemudaError, message_of
+from remuda.core.errors import RemudaError, message_of, user_frame
 from remuda.core.fragment import Fragment
-from remuda.core.game import GameEntry, make_game
+from remuda.core.game import Game, GameEntry, TransformedGame, make_game
 from remuda.core.kernels import uncompiled
 from remuda.core.machine import process_tree
 from remuda.core.rng import Stream
@@ -29,13 +31,16 @@ from remuda.rollout.rollout import Rollout
 from remuda.rollout.warm_up import random_bindings
 from remuda.testing.finding import Check, Finding, Note, findings
 
-PACKAGE = Path(__file__).parents[1]
 WORLDS = 3
 PER_TURN = ("rewards", "terminated", "truncated", "alive")
 MAX_TURNS = 200
 """Turns that are played of a long episode."""
 UNCOMPILED_TURNS = 25
-"""Turns that are played without compiling, some hundred times as slowly: a second or two on the largest shipped map."""
+"""Turns that three worlds play without compiling, some hundred times as slowly: a second or two on the largest map."""
+UNCOMPILED_S = 3.0
+"""How long one world then plays without compiling, at most."""
+UNCOMPILED_STEP = 5
+"""Turns after which the time is looked at."""
 NECESSARY = 3
 """If one of the first so many checks fails, the others would only repeat its problem: they are left out."""
 
@@ -86,35 +91,61 @@ def _check_spec(entry: GameEntry, options: Mapping[str, Any]) -> str | None:
 
 def _check_uncompiled(entry: GameEntry, options: Mapping[str, Any]) -> str | None:
     """What kernels raise as plain Python. What a game raises besides them, later checks tell."""
+    note = None
     with uncompiled() as raised:
         try:
             for parallel in (True, False):
                 rollout = _rollout(entry, options, [0, 1, 2], parallel)
                 rollout.keep_invalid_samples = True
                 rollout.play(rollout.empty_fragments(min(rollout.game.spec.turns, UNCOMPILED_TURNS)))
+            note = _play_whole_episode(entry, options)
         except RemudaError:
             pass
-    return f"raised {type(raised[0]).__name__}: {message_of(raised[0])} {_place(raised[0])}" if raised else None
+    return f"raised {type(raised[0]).__name__}: {message_of(raised[0])} {_place(raised[0])}" if raised else note
+
+
+def _play_whole_episode(entry: GameEntry, options: Mapping[str, Any]) -> Note | None:
+    """Play one world until its episode ends or the time is up.
+
+    Environments of other libraries are Python already, and with NUMBA_DISABLE_JIT=1 so is all that later checks play.
+    """
+    if issubclass(entry.options, FactoryOptions) or numba.config.DISABLE_JIT:
+        return None
+    rollout = _rollout(entry, options, [0])
+    rollout.keep_invalid_samples = True
+    played, limit, begun = 0, rollout.game.spec.turns, perf_counter()
+    while played < limit and not rollout.game.over.all():
+        if perf_counter() - begun > UNCOMPILED_S:
+            told = max(played, UNCOMPILED_TURNS)
+            return Note(f"the first {told:,} turns ran uncompiled; NUMBA_DISABLE_JIT=1 remuda check … plays the rest")
+        rollout.play(rollout.empty_fragments(min(limit - played, UNCOMPILED_STEP)))
+        played += UNCOMPILED_STEP
+    return None
 
 
 def _place(error: Exception) -> str:
     """The innermost line of the game's own code that raised, or of ours if there is none."""
-    frames = extract_tb(error.__traceback__)
-    foreign = [frame for frame in frames if not Path(frame.filename).is_relative_to(PACKAGE)]
-    own = [frame for frame in foreign if "site-packages" not in Path(frame.filename).parts]
-    frame = (own or frames)[-1]
+    frame = user_frame(error) or extract_tb(error.__traceback__)[-1]
     return f"in {frame.name} ({frame.filename}, line {frame.lineno}): {frame.line}"
 
 
 def _check_runs(entry: GameEntry, options: Mapping[str, Any]) -> str | None:
     for parallel in (True, False):
-        fragments = _play_unchecked(entry, options, [0, 1, 2], parallel)
+        rollout = _rollout(entry, options, [0, 1, 2], parallel)
+        rollout.keep_invalid_samples = True
+        fragments = _play(rollout)
         if any(fragment.turns < 1 for fragment in fragments):
             return "an episode has no turns"
         # An agent may sit out an episode, but somebody must play it.
         if not np.logical_or.reduce([fragment.alive[0].any(axis=1) for fragment in fragments]).all():
             return "no agent is alive in the first turn"
-    return None
+    return _remarks(rollout.game)
+
+
+def _remarks(game: Game) -> Note | None:
+    """What the adapter of a foreign environment noticed while it was played."""
+    own = game.game if isinstance(game, TransformedGame) else game
+    return Note("; ".join(own.remarks)) if isinstance(own, SimulatorGame) and own.remarks else None
 
 
 def _check_observations(entry: GameEntry, options: Mapping[str, Any]) -> str | None:
@@ -199,7 +230,7 @@ def _check_end(entry: GameEntry, options: Mapping[str, Any]) -> str | None:
     spec = rollout.game.spec
     if spec.turns_assumed and fragments[0].turns == spec.turns:
         return Note(f"the episode did not end by itself and was cut after {spec.turns:,} turns: turns=N sets the limit")
-    return None
+    return _remarks(rollout.game) if fragments[0].turns > MAX_TURNS else None  # otherwise `_check_runs` tells them
 
 
 def _check_absences(entry: GameEntry, options: Mapping[str, Any]) -> str | None:

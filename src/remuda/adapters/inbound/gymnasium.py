@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remuda.adapters.inbound.spaces import ActionSpace, FlatSpace, mask_of
-from remuda.adapters.inbound.worlds import SimulatorGame, World, spec_with_limit
-from remuda.core.errors import GameError
+from remuda.adapters.inbound.worlds import SimulatorGame, World, reset_env, reward_of, spec_with_limit
+from remuda.core.errors import ConfigError, GameError
 from remuda.core.game import Game, GameSpec, Group
 from remuda.core.scene import agent_colour
 
@@ -23,7 +23,8 @@ MAX_SHOWN = 4
 
 def build(name: str, env: Any, make: Callable[[], Any], turns: int | None, worlds: int, agents: int) -> Game:
     """Worlds of an environment: `env` is the first copy, `make` creates the others."""
-    inputs, actions = FlatSpace(env.observation_space, name), ActionSpace(env.action_space, name)
+    inputs = FlatSpace(_space(name, env, "observation_space"), name)
+    actions = ActionSpace(_space(name, env, "action_space"), name)
     obs, info = _reset(env, 0)
     masked = mask_of(obs, info) is not None
     group = Group(
@@ -36,9 +37,20 @@ def build(name: str, env: Any, make: Callable[[], Any], turns: int | None, world
     return SimulatorGame(spec, [GymnasiumWorld(own, inputs, actions) for own in each])
 
 
+def _space(name: str, env: Any, attribute: str) -> Any:
+    try:
+        return getattr(env, attribute)
+    except AttributeError as error:
+        if error.name != attribute:  # raised by a property
+            raise
+        raise ConfigError(
+            f"{name} has no {attribute}: set it to one of gymnasium.spaces, in its class or __init__"
+        ) from error
+
+
 def _reset(env: Any, seed: int) -> tuple[Any, Mapping[str, Any]]:
     """Begin an episode of an environment."""
-    begun = env.reset(seed=seed)
+    begun = reset_env(env, seed)
     if not (isinstance(begun, tuple | list) and len(begun) == 2 and isinstance(begun[1], Mapping)):
         raise GameError(f"reset returned {_told(begun)}: it should return two values, (observation, info)")
     return begun[0], begun[1]
@@ -87,7 +99,7 @@ class GymnasiumWorld(World):
                 "truncated and info"
             ) from None
         self.last_obs[agent], self.infos[agent] = obs, info
-        self.rewards[agent] += float(reward)
+        self.rewards[agent] += reward_of(reward)
         if terminated or truncated:
             self.terminated[agent], self.truncated[agent] = terminated, truncated
             self.alive[agent] = False

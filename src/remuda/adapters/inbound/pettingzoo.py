@@ -9,16 +9,19 @@ each is still its own learner. What `state()` of the environment returns is the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from remuda.adapters.inbound.spaces import ActionSpace, FlatSpace, mask_of
-from remuda.adapters.inbound.worlds import SimulatorGame, World, spec_with_limit
+from remuda.adapters.inbound.worlds import SimulatorGame, World, reset_env, reward_of, spec_with_limit
 from remuda.core.errors import ConfigError, GameError
 from remuda.core.game import Game, GameSpec, Group
+
+MAX_NAMED = 4
+"""Agents that a remark names."""
 
 
 class PettingZooAgent(NamedTuple):
@@ -48,7 +51,8 @@ def _groups(name: str, env: Any) -> tuple[tuple[Group, ...], list[PettingZooAgen
     alike: dict[tuple[Any, ...], list[PettingZooAgent]] = {}
     for agent in env.possible_agents:
         who = f"agent {agent!r} of {name}"
-        inputs, actions = FlatSpace(env.observation_space(agent), who), ActionSpace(env.action_space(agent), who)
+        inputs = FlatSpace(_space(name, env, "observation_space", agent), who)
+        actions = ActionSpace(_space(name, env, "action_space", agent), who)
         shape = (inputs.shape, inputs.dtype, inputs.masked or agent in masks, actions.key)
         alike.setdefault(shape, []).append(PettingZooAgent(agent, inputs, actions))
     state = _state_of(env)
@@ -71,6 +75,18 @@ def _groups(name: str, env: Any) -> tuple[tuple[Group, ...], list[PettingZooAgen
     return groups, [agent for agents in alike.values() for agent in agents]
 
 
+def _space(name: str, env: Any, method: str, agent: str) -> Any:
+    """A space of an agent. PettingZoo's own methods look it up in `observation_spaces` and `action_spaces`."""
+    try:
+        found = getattr(env, method)
+        if callable(found):
+            return found(agent)
+    except AttributeError as error:
+        if error.name not in (method, f"{method}s"):
+            raise
+    raise ConfigError(f"{name} has no method {method}: write {method}(self, agent), which returns the agent's space")
+
+
 def _common_space(agents: list[PettingZooAgent]) -> Any:
     """The space that all agents of a group observe, where it is flattened."""
     first, *others = (agent.inputs.raw_space for agent in agents)
@@ -79,7 +95,7 @@ def _common_space(agents: list[PettingZooAgent]) -> Any:
 
 def _masks_in_infos(env: Any) -> set[str]:
     """Agents whose masks come in `infos`, not in their observations."""
-    env.reset(seed=0)
+    reset_env(env, 0)
     infos = getattr(env, "infos", None) or {}
     return {agent for agent, info in infos.items() if mask_of(None, info) is not None}
 
@@ -133,10 +149,12 @@ class ParallelWorld(PettingZooWorld):
 
     def reset(self, seed: int) -> None:
         """Begin an episode."""
-        obs, self.infos = self.env.reset(seed=seed)
+        obs, self.infos = reset_env(self.env, seed)
         self.last_obs = dict(obs)  # a copy: the environment may keep the one that it gave us
         self.actions: dict[str, Any] = {}
+        self._turn = 0
         self._update_alive()
+        self._seen, self._flagged = self.alive.copy(), np.zeros(len(self.agents), np.bool_)
 
     def observe(self, agent: int) -> NDArray[Any]:
         """The agent's last observation; zeros if it never had one."""
@@ -157,16 +175,48 @@ class ParallelWorld(PettingZooWorld):
     def end(self) -> None:
         """Step the environment with all actions."""
         obs, rewards, terminated, truncated, self.infos = self.env.step(self.actions)
+        self._remark_on_keys(obs, rewards=rewards, terminations=terminated, truncations=truncated)
         self.actions = {}
         self.last_obs.update(obs)
         missing = [name for name in self.env.agents if name not in obs and name in self.numbers]
         if missing:  # it would act on what it saw before
             raise GameError(f"step() returned no observation of {missing[0]!r}, which is among `agents`")
         for name, number in self.numbers.items():
-            self.rewards[number] += rewards.get(name, 0.0)
+            self.rewards[number] += reward_of(rewards.get(name, 0.0))
             self.terminated[number] |= bool(terminated.get(name, False))
             self.truncated[number] |= bool(truncated.get(name, False))
         self._update_alive()
+        self._seen |= self.alive
+        self._flagged |= self.terminated | self.truncated
+        if self.over:
+            self._remark_on_end()
+        self._turn += 1
+
+    def _remark_on_end(self) -> None:
+        """Note agents that were never said to have ended, though the world is over."""
+        left = [repr(self.agents[i].name) for i in np.flatnonzero(self._seen & ~self._flagged).tolist()]
+        if left:
+            who = ", ".join(left[:MAX_NAMED]) + (f" and {len(left) - MAX_NAMED} more" if len(left) > MAX_NAMED else "")
+            self.remarks.setdefault(
+                "end",
+                f"the list of agents became empty in turn {self._turn}, but no flag says that {who} ended: an empty "
+                "list ends the episode; keep somebody in it while all are away, or set the flags",
+            )
+
+    def _remark_on_keys(self, obs: Mapping[str, Any], **each: Mapping[str, Any]) -> None:
+        """Note agents that `step` names and nobody knows, and those that acted, stay, and are left out."""
+        if not obs.keys() <= self.numbers.keys():
+            strangers = ", ".join(sorted(map(repr, obs.keys() - self.numbers.keys())))
+            self.remarks.setdefault(
+                "observations",
+                f"step returns observations of {strangers}, not among `possible_agents`: they reach nobody",
+            )
+        for field, given in each.items():
+            if len(given) < len(self.actions) and field not in self.remarks:
+                missing = sorted(map(repr, self.actions.keys() & {*self.env.agents} - given.keys()))
+                if missing:
+                    taken = "0" if field == "rewards" else "False"
+                    self.remarks[field] = f"step returns no {field} of {', '.join(missing)}: {taken} is assumed"
 
     def _update_alive(self) -> None:
         present = set(self.env.agents)
@@ -185,7 +235,7 @@ class AecWorld(PettingZooWorld):
 
     def reset(self, seed: int) -> None:
         """Begin an episode."""
-        self.env.reset(seed=seed)
+        reset_env(self.env, seed)
         self.steps = 0
         self._last_obs: dict[int, tuple[int, Any]] = {}  # by agent: after how many steps, and what it observed
         self._update_alive()
@@ -213,7 +263,7 @@ class AecWorld(PettingZooWorld):
         self.env.step(self.agents[agent].actions.for_env(action))
         self.steps += 1
         for name, reward in self.env.rewards.items():
-            self.rewards[self.numbers[name]] += reward
+            self.rewards[self.numbers[name]] += reward_of(reward)
         for flags, row in ((self.env.terminations, self.terminated), (self.env.truncations, self.truncated)):
             for name, ended in flags.items():
                 row[self.numbers[name]] |= bool(ended)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from remuda.core.errors import GameError
 from remuda.core.game import Game, GameSpec
+from remuda.core.options import short_repr
 from remuda.core.rng import Keys
 
 SEED_LIMIT = np.uint64(2**31 - 1)
@@ -36,6 +37,7 @@ class World(ABC):
         self.truncated = np.zeros(agents, np.bool_)
         self.metrics: dict[str, float] = {}  # of the episode so far, by the names in the spec
         self.over = True
+        self.remarks: dict[str, str] = {}  # what an author should know, by kind, each the first time; `check` tells it
 
     @abstractmethod
     def reset(self, seed: int) -> None:
@@ -166,6 +168,11 @@ class SimulatorGame(Game):
         picture = self._worlds[world].render()
         return super().render(world) if picture is None else picture
 
+    @property
+    def remarks(self) -> list[str]:
+        """What the author of the simulator should know about the episodes played so far."""
+        return [*{kind: remark for world in reversed(self._worlds) for kind, remark in world.remarks.items()}.values()]
+
     def _collect_signals(self) -> None:
         """Move what has happened in the worlds into the signals of the groups."""
         first = 0
@@ -181,6 +188,26 @@ class SimulatorGame(Game):
         self._rewards[:] = 0
         self._terminated[:] = False
         self._truncated[:] = False
+
+
+def reset_env(env: Any, seed: int) -> Any:
+    """What `reset` of an environment returns; GameError if it takes no seed."""
+    try:
+        return env.reset(seed=seed)
+    except TypeError as error:
+        if "unexpected keyword argument 'seed'" not in str(error):
+            raise
+        raise GameError(f"{error}: reset should take seed and options, reset(self, seed=None, options=None)") from error
+
+
+def reward_of(given: Any) -> float:
+    """A reward as a number; GameError if it is none."""
+    try:
+        if isinstance(given, str | bytes):  # float() would read it
+            raise TypeError
+        return float(given)
+    except (TypeError, ValueError):
+        raise GameError(f"step returned the reward {short_repr(given)}: it should be a number") from None
 
 
 def spec_with_limit(spec: GameSpec, turns: int | None, env: Any) -> GameSpec:

@@ -6,6 +6,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Iterator
 from functools import cache
+from itertools import takewhile
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -14,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from remuda.core.errors import ConfigError
+from remuda.core.errors import ConfigError, message_of, place_of, user_frame
 from remuda.core.game import Group
 from remuda.core.learner import Learner, LearnerContext, State
 from remuda.core.options import Options
@@ -27,8 +28,18 @@ from remuda.learners.stack import MIN_ROWS, Adam, chunks, init_keys
 
 SHARES = ("gamma", "epsilon")
 """Per-agent options that are at most 1."""
+LEARNERS = "remuda.learners."
+WRITTEN_BY_AUTHORS = ("network", "loss", "q_values", "logits_and_values", "options_class")
 LossTerms = Tensor | tuple[Tensor, dict[str, Tensor]]
 """What `loss` returns: one number, or that and metrics by name."""
+
+
+class NoGradient(RuntimeError):
+    """The loss does not depend on the weights."""
+
+
+CERTAIN = (AttributeError, NameError, TypeError, NoGradient)
+"""Errors that a loss raises whatever the numbers in its batch are."""
 
 
 def agent_module(learner: type[SingleAgentLearner], group: Group, options: Any) -> AgentModule:
@@ -83,20 +94,46 @@ class SingleAgentLearner(Learner):
     def try_stacking(self) -> str:
         """`stacking` before the first update: a test with random numbers, as each new shape of a batch gets one.
 
-        Whatever the user's loss raises is raised here; ConfigError if it does not return what it should.
+        Whatever the user's loss raises is raised here; ConfigError if it does not return what it should, or raises
+        what it would raise with any batch.
         """
+        try:
+            self._try_stacking()
+        except CERTAIN as error:
+            if self._learns_in_its_own_way():
+                raise
+            raise ConfigError(self._refusal(error)) from error
+        return self.stacking
+
+    def _try_stacking(self) -> None:
         values = {name: torch.zeros(self.context.agents, device=self.weights.device) for name in self._schedules}
         example = (*self._example(), values)
-        if self.context.agents == 1:
+        if self.context.agents == 1 or not self.options.stack:
             self._gradients.one_by_one(*example)
         else:
             self._gradients.is_stacked(*example)
-        return self.stacking
+
+    def _learns_in_its_own_way(self) -> bool:
+        """Whether a subclass replaces a method of remuda's: then its loss may get other batches than `_example`."""
+        kinds = type(self).__mro__
+        theirs = [*takewhile(lambda kind: not kind.__module__.startswith(LEARNERS), kinds)]
+        ours = {name for kind in kinds[len(theirs) :] for name, own in vars(kind).items() if callable(own)}
+        replaced = {name for kind in theirs for name in vars(kind)} & ours - {*WRITTEN_BY_AUTHORS}
+        return any(not name.startswith("__") for name in replaced)
+
+    def _refusal(self, error: Exception) -> str:
+        """One sentence about an error of the loss, with a line of the user's code."""
+        said = str(error) if isinstance(error, NoGradient) else f"raised {type(error).__name__}: {message_of(error)}"
+        code = getattr(getattr(self, "loss", None), "__code__", None)
+        own = f" ({code.co_filename}, line {code.co_firstlineno})" if code else ""
+        return f"the loss of {type(self).__name__} {said}{place_of(error) if user_frame(error) else own}"
 
     def _gradient(self, rows: tuple[Tensor, ...], batch: Any, values: dict[str, Tensor]) -> Any:
         """Gradient, loss and metrics of one agent; `rows` are its weights and, where there is one, its target's."""
         own = rows[0].detach().requires_grad_()
         terms = self._terms((own, *rows[1:]), batch, values)
+        if not terms["loss"].requires_grad:
+            raise NoGradient("has no gradient: compute it from what the network returns, without detach() or no_grad()")
         (gradient,) = torch.autograd.grad(terms["loss"], own)
         return gradient, {name: term.detach() for name, term in terms.items()}
 
@@ -126,8 +163,8 @@ class SingleAgentLearner(Learner):
                 "return its mean over the rows"
             )
         if {*metrics, "loss", "grad_norm"} != {*self._computed}:
-            own = "".join(f', "{name}"' for name in metrics)
-            base = next(kind.__name__ for kind in type(self).__mro__ if kind.__module__.startswith("remuda.learners."))
+            own = "".join(f', "{name}"' for name in metrics) or ","
+            base = next(kind.__name__ for kind in type(self).__mro__ if kind.__module__.startswith(LEARNERS))
             raise ConfigError(
                 f"loss() of {type(self).__name__} returns the metrics {sorted(metrics)}, but its class has metrics = "
                 f"{self.metrics}: write metrics = (*remuda.{base}.metrics{own})"

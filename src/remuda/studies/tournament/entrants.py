@@ -13,8 +13,10 @@ from remuda.core.paths import is_file
 from remuda.core.plan import Plan
 from remuda.core.policy import Policy
 from remuda.games.registry import find_game
+from remuda.learners.herd import Part
 from remuda.learners.registry import PLAYERS
 from remuda.runs.directory import CONFIG, RunDirectory
+from remuda.runs.storage import shown
 
 
 @dataclass(frozen=True)
@@ -88,9 +90,28 @@ def _read(word: str, name: str) -> Entrant:
     return Entrant(name, run, agent, checkpoint)
 
 
-def check_players(entrants: Sequence[Entrant], plan: Plan) -> None:
-    """Refuse scripted players that the game does not have."""
+def check_players(entrants: Sequence[Entrant], plan: Plan, places: int) -> None:
+    """Refuse scripted players that the game does not have, and agents that have no weights of their own."""
     known = [*PLAYERS, *find_game(plan.game).players]
     for own in entrants:
         if own.run is None and own.name not in known:
             raise UnknownName("run or scripted player", own.name, known)
+        if own.run is not None:
+            _check_agents(own, own.run, places)
+
+
+def _check_agents(entrant: Entrant, run: RunDirectory, places: int) -> None:
+    """Refuse a herd with an agent that neither learned nor played at random."""
+    parts = [part for part in run.parts for _ in range(part.agents)]  # by agent
+    wanted = {place % len(parts) for place in range(places)} if entrant.agent is None else {entrant.agent}
+    without = next((agent for agent in sorted(wanted) if not _plays(parts[agent])), None)
+    if without is not None:
+        learned = next((agent for agent, part in enumerate(parts) if part.learns), None)
+        at = f"@{entrant.checkpoint}" if entrant.checkpoint else ""
+        path = shown(run.path)
+        give = "" if learned is None else f": give {path}/{learned}{at}, an agent that did, and it plays each place"
+        raise ConfigError(f"agent {without} of {path} did not learn there ({parts[without].player}){give}")
+
+
+def _plays(part: Part) -> bool:
+    return part.learns or part.player == "random"
