@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -156,6 +156,21 @@ class TooFew(Callback):
         """Nothing."""
 
 
+class Asynchronous(Callback):
+    """Would never run."""
+
+    async def learned(self, training: Training, rows: Sequence[Row], system: Row) -> None:  # type: ignore[override]
+        """Nothing."""
+
+
+async def later(rows: list[Row]) -> None:
+    """Nothing."""
+
+
+def one_by_one(rows: list[Row]) -> Iterator[Row]:
+    yield from rows
+
+
 def show(rows: list[Row]) -> None:
     """Nothing."""
 
@@ -171,6 +186,10 @@ def make_stop() -> Callback:
         ([TooFew()], r"TooFew.learned is called with other arguments: write def learned\(self, training, rows, system"),
         ([lambda: None], "is called with the rows of each round"),
         ([StopAtTwo], r"StopAtTwo is a class, not a remuda.Callback object: did you forget the brackets, StopAtTwo"),
+        (Asynchronous(), "Asynchronous.learned is async, and nothing would await it"),
+        ([later], "later is async, and nothing would await it"),
+        ([one_by_one], "one_by_one has a yield, so calling it would run nothing"),
+        ("test_callbacks:one_by_one", "one_by_one has a yield"),
         ([3], "3 is neither a remuda.Callback object nor a function"),
         ("wandbb", "unknown callback 'wandbb': did you mean 'wandb'"),
     ],

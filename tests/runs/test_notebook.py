@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import sys
@@ -80,6 +81,28 @@ def test_a_damaged_run_still_shows_itself(run: remuda.Run, copy_of: Any) -> None
     (damaged.path / "evaluations.csv").write_bytes(b"\xff\xff\n\x00")
     assert "<script>" in repr(damaged)
     assert "<script>" not in damaged._repr_html_()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("cpu_s", "x"),
+        ("cpu_s", -1),
+        ("episodes", 1.5),
+        ("finished", "yes"),
+        ("evaluation", 3),
+        ("weights_sha256", None),
+    ],
+)
+def test_a_result_whose_numbers_are_none_is_damaged_and_names_the_field(
+    run: remuda.Run, copy_of: Any, name: str, value: Any
+) -> None:
+    damaged = copy_of(run)
+    result = json.loads((damaged.path / "result.json").read_text())
+    (damaged.path / "result.json").write_text(json.dumps({**result, name: value}))
+    with pytest.raises(remuda.RemudaError, match=rf"result.json is damaged \({name}\): `remuda resume "):
+        _ = damaged.result
+    assert not damaged.finished
 
 
 def test_showing_a_run_imports_nothing_that_it_names(copy_of: Any, run: remuda.Run, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from typing import Any, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ConfigDict, Field, ValidationError
 
 from remuda.core import session
 from remuda.core.errors import CheckpointError, ConfigError, RunError, first_line
@@ -23,6 +24,7 @@ from remuda.core.learner import COUNTERS
 from remuda.core.paths import is_file
 from remuda.core.plan import Plan, learner_of
 from remuda.core.policy import Policy
+from remuda.core.saved_state import SavedState
 from remuda.core.yamlfile import read_yaml
 from remuda.games.registry import AnyGame, find_game, game_name
 from remuda.learners.herd import FrozenPolicy, Part, assign
@@ -42,6 +44,21 @@ RESULT = "result.json"
 CONSOLE_LOG = "console.log"
 MAX_SHOWN = 3
 """Runs that an error message names."""
+
+
+class ResultFacts(SavedState):
+    """What of result.json others compute with."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    weights_sha256: str
+    finished: bool = False
+    episodes: int = Field(0, ge=0)
+    agent_steps: int = Field(0, ge=0)
+    wall_s: float = Field(0.0, ge=0)
+    cpu_s: float = Field(0.0, ge=0)
+    peak_memory_bytes: int = Field(0, ge=0)
+    evaluation: dict[str, Any] | None = None
 
 
 class RunDirectory:
@@ -140,8 +157,14 @@ class RunDirectory:
             result: Row = json.loads((self.path / RESULT).read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError):
             raise RunError(f"{self.path} has no result yet: finish it with `remuda resume {self.path}`") from None
-        if not isinstance(result, dict) or "weights_sha256" not in result:
-            raise RunError(f"{self.path / RESULT} is damaged: `remuda resume {self.path}` writes it anew")
+        try:
+            ResultFacts.model_validate(result)
+        except ValidationError as error:
+            where = ".".join(map(str, error.errors()[0]["loc"]))
+            named = f" ({where})" if where else ""
+            raise RunError(
+                f"{self.path / RESULT} is damaged{named}: `remuda resume {self.path}` writes it anew"
+            ) from None
         return result
 
     @property

@@ -46,6 +46,7 @@ def make_callback(own: Any) -> Callback:
         raise ConfigError(f"callbacks: {own.__name__} is a class, not a remuda.Callback object{hint}")
     if not callable(own):
         raise ConfigError(f"callbacks: {own!r} is neither a remuda.Callback object nor a function")
+    _refuse_unread(own, _name(own))
     if not _takes(own, 1):
         raise ConfigError(f"callbacks: {_name(own)} is called with the rows of each round: write {_name(own)}(rows)")
     return FunctionCallback(own)
@@ -85,12 +86,21 @@ def _check_hooks(callback: Callback) -> None:
         if name.startswith(("on_", "_on_")) and callable(getattr(kind, name)):
             raise ConfigError(f"callbacks: {kind.__name__}.{name} would never be called: hooks are {', '.join(HOOKS)}")
     for name in HOOKS:
+        _refuse_unread(getattr(callback, name), f"{kind.__name__}.{name}")
         arguments = list(inspect.signature(getattr(Callback, name)).parameters)
         if not _takes(getattr(callback, name), len(arguments) - 1):
             raise ConfigError(
                 f"callbacks: {kind.__name__}.{name} is called with other arguments: "
                 f"write def {name}({', '.join(arguments)})"
             )
+
+
+def _refuse_unread(function: Any, name: str) -> None:
+    """Raise for a function whose call only makes an object that nobody would run."""
+    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        raise ConfigError(f"callbacks: {name} is async, and nothing would await it: write def, without async")
+    if inspect.isgeneratorfunction(function):
+        raise ConfigError(f"callbacks: {name} has a yield, so calling it would run nothing: write it without")
 
 
 def _takes(function: Any, arguments: int) -> bool:
