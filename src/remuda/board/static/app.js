@@ -261,18 +261,18 @@ function curvesView(panel) {
   function redraw(metrics = [...charts.keys()]) {
     const ids = chosen(), several = ids.length > 1, ink = getComputedStyle(document.documentElement).getPropertyValue("--ink").trim();
     const entry = (shade, words) => el("span", {}, el("span", { class: "swatch", style: { background: shade } }), words), shadesOf = facts.get(state.id)?.colours || [];
-    const nameOf = (id) => (several ? runOf(id).name : (facts.get(id)?.colours || []).length > 1 ? "mean of the herd" : "the agent"), modes = new Set(ids.map((id) => facts.get(id)?.config.evaluate_mode || "greedy"));
+    const modes = new Set(ids.map((id) => facts.get(id)?.config.evaluate_mode || "greedy"));
     const evaluated = `evaluation${modes.size > 1 ? "" : ` (${[...modes][0]})`}`;
     const isEvaluated = [...charts.keys()].some((metric) => data.get(keyOf(ids[0], "evaluations.csv", metric))?.x.length);
     const legend = JSON.stringify([ids, ink, state.agents, shadesOf, isEvaluated, evaluated]);
-    if (legend !== key.dataset.shown) key.replaceChildren(...(several ? [...ids.map((id, i) => entry(OVERLAY[i % OVERLAY.length], runOf(id).name)), isEvaluated ? `dots: ${evaluated}, 95 %` : ""] : [entry(ink, nameOf(state.id)), isEvaluated ? entry(EVALUATION, `${evaluated}, 95 %`) : "",
+    if (legend !== key.dataset.shown) key.replaceChildren(...(several ? [...ids.map((id, i) => entry(OVERLAY[i % OVERLAY.length], runOf(id).name)), isEvaluated ? `dots: ${evaluated}, 95 %` : ""] : [entry(ink, shadesOf.length > 1 ? "mean of the herd" : "the agent"), isEvaluated ? entry(EVALUATION, `${evaluated}, 95 %`) : "",
       ...(state.agents && shadesOf.length > 1 ? shadesOf.slice(0, 20).map((shade, agent) => entry(colour(shade), `agent ${agent}`)) : []), shadesOf.length > 20 ? `and ${shadesOf.length - 20} more agents` : ""]));
     key.dataset.shown = legend;
     for (const metric of metrics) {
       const chart = charts.get(metric), series = [];
       ids.forEach((id, i) => {
         const own = data.get(`${id}|metrics.csv|${metric}`), tests = data.get(`${id}|evaluations.csv|${metric}`), shades = facts.get(id)?.colours || [];
-        const tone = several ? OVERLAY[i % OVERLAY.length] : ink, name = nameOf(id);
+        const tone = several ? OVERLAY[i % OVERLAY.length] : ink, name = several ? runOf(id).name : "mean of the herd";
         if (own) {
           if (state.agents && !several) own.agents.forEach((y, agent) => series.push({ name: `agent ${agent}`, colour: colour(shades[agent]), x: own.x, y: smooth(y, state.share), width: 1.1, opacity: .75 }));
           series.push({ name: `${name}, raw`, quiet: true, colour: tone, x: own.x, y: own.mean, width: 1, opacity: .25 });
